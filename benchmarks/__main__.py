@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: list the cases, run some or all, or check that what is promised holds."""
+"""`python -m benchmarks`: list the cases, run some or all, or check that the promises are kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0; 1 if `--check` finds a promise broken; 2 for wrong usage; 130 for Ctrl-C."""
+    """Exit code 0; 1 if `--check` finds a broken promise; 2 for wrong usage; 130 for Ctrl-C."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.cases and options.all:
@@ -84,7 +84,7 @@ def _known(parser: argparse.ArgumentParser, names: Sequence[str], known: Mapping
 
 
 def _chosen(names: Sequence[str], transport: str | None) -> list[Case]:
-    """With a transport, only those that have one."""
+    """The cases with these names. If a transport is given, only those in ON_HUB."""
     if transport is None or transport == UNIX:
         return [CASES[name] for name in names if transport is None or name in ON_HUB]
     return [ON_HUB[name](transport) for name in names if name in ON_HUB]

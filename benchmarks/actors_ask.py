@@ -1,8 +1,9 @@
-"""How long does it take to ask an actor, one at a time?
+"""How long does a request to an actor take, one at a time?
 
 Ours: `await actor.ask`, a request through the bus to the mailbox of an actor on the same event loop, and its answer.
 pykka: `ask` puts an envelope with a future into the queue of an actor, whose thread answers through the future. It is
-measured as the system places the two threads and on one core, which is faster; the promise is against that.
+measured twice: with its two threads scheduled freely, and pinned to one core, which is faster. The promise is against
+the latter.
 """
 
 from __future__ import annotations

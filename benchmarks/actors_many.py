@@ -1,4 +1,4 @@
-"""How long does it take to start an actor, among many that do nothing? And how much memory does it hold?"""
+"""How long does it take to start an actor, if there are many idle ones? And how much memory does an actor need?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trunkline.actors import Actor, ActorSystem
 START = "pykka start"
 ACTORS = 100_000
 MAX_THREADS = 2000
-"""So many threads at a time: a machine has room for few of them."""
+"""The most threads at a time. More would exceed the limits of the machine."""
 
 
 class Idle(Actor):
@@ -51,7 +51,7 @@ def started(count: int) -> Sample:
 
 
 async def held(count: int) -> Sample:
-    """Bytes of each: what Python has given out for them, divided by their number."""
+    """Bytes per actor: the memory that Python has allocated for all of them, divided by their number."""
     async with connect() as bus, ActorSystem(bus) as system:
         await system.spawn(Idle)
         gc.collect()

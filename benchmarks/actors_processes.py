@@ -1,6 +1,6 @@
-"""How many messages a second does an actor tell another one in another process, through a hub in a third?
+"""How many messages per second can an actor send to an actor in another process, through a hub in a third process?
 
-100 bytes each, one by one. Beside it Ray, whose calls are not waited for until the last; only if Ray is installed.
+Messages have 100 bytes and are sent one by one. The peer is Ray, if it is installed. Only its last call is awaited.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Counter(Actor):
 
 
 async def tell(line: Line, address: str, count: int) -> int:
-    """When the first was told."""
+    """Returns the time at which the first message was sent."""
     messages = payloads(count)
     async with connect(address) as bus, ActorSystem(bus, "source") as system:
         counter = system.ref("sink.counter")
@@ -50,7 +50,7 @@ async def tell(line: Line, address: str, count: int) -> int:
 
 
 async def count_all(line: Line, address: str, count: int) -> int:
-    """When the last was handled."""
+    """Returns the time at which the last message was handled."""
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with connect(address) as bus, ActorSystem(bus, "sink") as system:
         await system.spawn(Counter, count, done, name="counter", overflow="block")

@@ -1,4 +1,4 @@
-"""Arrays through a hub, with shared memory and without it, and through NATS: who publishes, and who looks at them."""
+"""Publishers and subscribers of arrays: through a hub with and without shared memory, and through NATS."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trunkline import ConnectionSettings, connect
 
 PAGE = 4096
 WARM = 16
-"""Arrays that are not measured."""
+"""The number of arrays that are sent before the measurement."""
 FLUSH_S = 60
 
 
 def _arrays() -> list[npt.NDArray[np.uint8]]:
-    """Some that differ, as those of a camera do."""
+    """Several different arrays, like the pictures of a camera."""
     source = np.random.default_rng(1)
     return [source.integers(0, 255, (1024, 8192), np.uint8) for _ in range(4)]
 
@@ -86,7 +86,7 @@ async def publish_nats(line: Line, address: str, count: int) -> int:
         began_ns = time.perf_counter_ns()
         for number in range(count):
             await connection.publish(TOPIC, arrays[number % 4].tobytes())
-            # So that it leaves while the next one is made.
+            # So that it is sent while the next one is prepared.
             await asyncio.sleep(0)
         await connection.flush(FLUSH_S)
     return began_ns

@@ -1,7 +1,8 @@
 """How soon does a blocked publisher continue, once the consumer of a full inbox has taken a message?
 
-The consumer takes one every 2 ms. Publishers are let in when it is worth a wake-up, so this is not the time of one
-wake-up but the longest anybody waits for room that is there.
+The consumer takes one message every 2 ms. Blocked publishers are woken when there is room for many messages, or
+after a short time. The result is therefore not the time of one wake-up, but the longest time that a publisher waits
+although there is room.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ EVERY_S = 0.002
 
 
 class Consumer:
-    """Takes a message every 2 ms, and notes when it took the first since `first_take` was cleared."""
+    """Takes a message every 2 ms. `first_take` is the time of the first one since it was set to None."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -43,7 +44,7 @@ async def ours(count: int) -> Sample:
             while len(waits) < count:
                 consumer.first_take = None
                 await bus.publish(TOPIC, PAYLOAD)
-                # Still None: there was room, and the publish did not wait.
+                # If it is still None, there was room, and the publish did not wait.
                 if consumer.first_take is not None:
                     waits.append(time.perf_counter() - consumer.first_take)
         finally:

@@ -1,10 +1,10 @@
-"""How long does a blocking request take from a thread, one at a time?
+"""How long does a blocking request from a thread take, one at a time?
 
-Ours: `connect_blocking().request`. The calling thread hands the request to the bus's event loop in another thread, the
-handler answers there, and the caller is woken: two thread switches, with id, timeout, routing and books.
-pykka: `ask` puts an envelope with a future into the actor's queue; the actor's thread answers through the future.
-queue.Queue: a payload to another thread through one queue and back through a second one, and nothing else: two thread
-switches alone. Both peers are measured as the system places their threads and on one core, where a switch is cheapest.
+Ours: `connect_blocking().request`. The calling thread passes the request to the bus's event loop in another thread, the
+handler answers there, and the caller is woken. That is two thread switches, with id, timeout, routing and accounting.
+pykka: `ask` puts an envelope with a future into the actor's queue. The actor's thread answers through the future.
+queue.Queue: a payload goes to another thread through one queue and back through a second one: only two thread switches.
+Both peers are measured twice: with threads scheduled freely, and pinned to one core, where a switch is cheapest.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How fast does an event reach one async handler, beside bubus?
+"""How many events per second reach one async handler, compared with bubus?
 
-Ours: `await bus.publish` one by one, and a handler by `bus.on`: ids, counters, history and fates of each message are
-kept, and its inbox is bounded.
-bubus: the default EventBus, whose queue holds 50 events. 40 are dispatched and then awaited, which is faster than one
-at a time. Each event is a pydantic model that keeps the result of every handler; the last 50 are the history.
+Ours: `await bus.publish`, one message at a time, and a handler with `bus.on`. The bus keeps ids, counters, history and
+fates, and the inbox is bounded.
+bubus: the default EventBus, whose queue holds 50 events. 40 events are dispatched and then awaited, which is faster
+than one at a time. Each event is a pydantic model with the result of every handler. The history has the last 50 events.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOGETHER = 40
 BUBUS = "bubus dispatch"
 
 
-class Placed(BaseEvent[None]):  # type: ignore[misc]  # bubus brings no types
+class Placed(BaseEvent[None]):  # type: ignore[misc]  # bubus has no type hints
     payload: bytes
 
 

@@ -1,4 +1,4 @@
-"""All cases, by name, in the order they are listed and run."""
+"""All cases by name, in the order in which they are listed and run."""
 
 from __future__ import annotations
 
@@ -156,13 +156,13 @@ _ON_HUB: tuple[Callable[[str], Case], ...] = (
     hub_memory.dropping,
 )
 ON_HUB: dict[str, Callable[[str], Case]] = {make(UNIX).name: make for make in _ON_HUB}
-"""Those that run with any transport to a hub."""
+"""The cases that run with any transport to a hub."""
 CASES |= {name: make(UNIX) for name, make in ON_HUB.items()}
 CASES[zenoh.CASE.name] = zenoh.CASE
 
 
 def promised_cases() -> dict[str, Case]:
-    """Those with a target or a limit. Of the other transports, those with a target of their own."""
+    """The cases with a target or a limit. Of the other transports, those with their own target."""
     elsewhere = [make(each) for make in ON_HUB.values() for each in TRANSPORTS if each != UNIX]
     every = [*CASES.values(), *(case for case in elsewhere if case.target)]
     return {case.name: case for case in every if case.target or case.limit is not None}

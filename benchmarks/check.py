@@ -1,8 +1,8 @@
-"""The check: are the promises kept? Measures every case that has a target or a limit, and judges the medians.
+"""The check: measures every case with a target or a limit, and compares the medians with the promises.
 
-A promise is missed if the median is more than a fifth worse than it. A case that misses is measured again with twice
-the rounds, and judged by the median of all rounds together: more evidence, not a second try. What is wanted beyond the
-promise (`aim`) is shown and never judged.
+A promise is missed if the median is more than a fifth worse. A case that misses is measured again with twice the
+rounds, and judged by the median of all rounds together. The second measurement adds data; it does not replace the
+first. An `aim`, which goes beyond the promise, is shown but never judged.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from benchmarks.harness import LIMIT, MAX_ROUNDS, MIN_ROUNDS, Case, Result, Roun
 
 SLACK = 0.2
 CHECK_S = 20.0
-"""The budget of a case whose size is fitted. It has at least five rounds all the same."""
+"""The time budget of a case whose size is fitted. It has at least five rounds, even if they take longer."""
 AGAIN = 2
 BUSY = 0.5
-"""The load per core from which the check warns: peers with several threads then get more of the machine."""
+"""The check warns above this load per core: peers with several threads then get a larger share of the machine."""
 ELSEWHERE = "not available on this system"
 
 
@@ -37,9 +37,9 @@ class Outcome(StrEnum):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """One promise of one case: the ratio against a peer, or the value of ours against its limit.
+    """The verdict on one promise of a case: the ratio to a peer, or our value compared with the limit.
 
-    Where there is an aim and no promise, `promised` is None and nothing is judged.
+    If there is an aim but no promise, `promised` is None and nothing is judged.
     """
 
     case: str
@@ -55,12 +55,12 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judge(case: Case, rounds: Sequence[Round]) -> list[Verdict]:
-    """What became of each promise of a case in these rounds."""
+    """The verdicts on all promises of a case, from these rounds."""
     return [_verdict(case, promise, summarize(case, rounds, {}, {})) for promise in promises(case)]
 
 
 def promises(case: Case) -> list[str]:
-    """The peers with a target, LIMIT if there is one, and the peers with no more than an aim."""
+    """The peers with a target, LIMIT if there is one, and the peers with only an aim."""
     limit = [LIMIT] if case.limit is not None else []
     return [*case.target, *limit, *(peer for peer in case.aim if peer not in case.target)]
 
@@ -84,7 +84,7 @@ def _verdict(case: Case, against: str, result: Result) -> Verdict:
 
 
 def outcome_of(measured: float, promised: float | None, *, better: Literal["more", "less"]) -> Outcome:
-    """A ratio says how many times better ours is, so more is better for it. For a limit less is."""
+    """For a ratio, which is how many times better ours is, `better` is "more". For a limit it is "less"."""
     if promised is None:
         return Outcome.REPORTED
     if better == "more":
@@ -95,7 +95,7 @@ def outcome_of(measured: float, promised: float | None, *, better: Literal["more
 
 
 def not_checked(case: Case, against: str, why: str, outcome: Outcome = Outcome.NOT_CHECKED) -> Verdict:
-    """A promise without a measurement."""
+    """The verdict on a promise without a measurement."""
     promised = case.limit if against == LIMIT else case.target.get(against)
     return Verdict(case.name, against, _unit(case, against), promised, None, outcome, case.aim.get(against), note=why)
 
@@ -105,16 +105,16 @@ def _unit(case: Case, against: str) -> str:
 
 
 def kept(verdicts: Iterable[Verdict], named: bool) -> bool:
-    """Whether the check succeeds. Who names a case wants it measured: then nothing may be left out."""
+    """Whether the check succeeds. If cases were named on the command line, none of their promises may be left out."""
     bad = {Outcome.MISSED, Outcome.FAILED, *([Outcome.NOT_CHECKED] if named else [])}
     return not any(verdict.outcome in bad for verdict in verdicts)
 
 
-# How long it takes
+# Estimates
 
 
 def estimate_s(case: Case, budget_s: float, *, full: bool) -> float:
-    """About how long a case takes, if it is not measured again."""
+    """The approximate time of a case that is not measured again."""
     if skipped(case, full=full) is not None:
         return 0.0
     if case.fixed and case.round_s:
@@ -124,7 +124,7 @@ def estimate_s(case: Case, budget_s: float, *, full: bool) -> float:
     if case.fixed:
         return budget_s
     sides = 1 + len(case.peers)
-    # Each measurement costs about as much again before and after it; fitting takes two of them.
+    # Setup and teardown take about as long as the measurement itself. Fitting takes two measurements.
     return min(budget_s, 2 * measure_s(budget_s, sides) * sides * (MAX_ROUNDS + 2))
 
 
@@ -136,7 +136,7 @@ def _fitting(round_s: float, budget_s: float) -> int:
 
 
 def skipped(case: Case, *, full: bool) -> str | None:
-    """Why nothing of a case is measured; None if something is."""
+    """The reason why a case is not measured; None if it is."""
     if case.check_in_full_only and not full:
         return "takes long: use --full"
     if case.limit is None and not any(peer in case.peers for peer in case.target):
@@ -145,7 +145,7 @@ def skipped(case: Case, *, full: bool) -> str | None:
 
 
 def check_case(case: Case, budget_s: float, note: Callable[[str], None], *, full: bool = False) -> list[Verdict]:
-    """Measure and judge one case; a second time if it has missed. An error in it is a verdict, too."""
+    """Measure and judge one case, and again if it misses. An error is also a verdict."""
     why = skipped(case, full=full)
     if why is not None:
         return [not_checked(case, against, why) for against in promises(case)]
@@ -167,7 +167,7 @@ def check_case(case: Case, budget_s: float, note: Callable[[str], None], *, full
 def check(
     cases: Mapping[str, Case], budget_s: float, note: Callable[[str], None], *, full: bool = False
 ) -> list[Verdict]:
-    """All of these, one after another, with a note before and after each."""
+    """Check all these cases, one after another, with a note before and after each."""
     expected_s = sum(estimate_s(case, budget_s, full=full) for case in cases.values())
     note(f"{len(cases)} cases, about {duration(expected_s)} on two idle cores; what misses is measured again")
     if (load := os.getloadavg()[0]) > BUSY * (os.cpu_count() or 1):
@@ -196,7 +196,7 @@ def line(verdicts: Sequence[Verdict]) -> str:
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """All verdicts, and what is wrong below them."""
+    """A table of all verdicts, with the problems below."""
     rows = [("case", "against", "promised", "measured", "aim", "rounds", "spread", "")]
     rows += [
         (

@@ -1,4 +1,4 @@
-"""The disk itself: how long does it take until a small record is on it?"""
+"""The disk itself: how long does it take to write a small record durably?"""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from benchmarks.request import p50
 from benchmarks.servers import directory
 
 RECORD = bytes(200)
-# Where there is none, the next best.
+# Systems without fdatasync use fsync.
 _sync = getattr(os, "fdatasync", os.fsync)
 
 
 def settle() -> None:
-    """Let the disk finish what others left behind, such as the files of the round before."""
+    """Wait until the disk has written pending data, such as the files of the previous round."""
     os.sync()
 
 
 def append_p50(count: int) -> Sample:
-    """Microseconds to append a record to a file and to sync it, one at a time."""
+    """Microseconds to append a record to a file and sync it, one at a time."""
     times: list[int] = []
     with directory() as folder, (folder / "records").open("ab", buffering=0) as file:
         settle()

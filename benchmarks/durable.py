@@ -1,4 +1,4 @@
-"""What the journal and its peers are given alike: a topic, payloads that differ, and how many are under way at once."""
+"""The common workload of the journal and its peers: a topic, different payloads, and the number in flight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DIFFERENT = 100_000
 
 
 def payloads(count: int) -> list[bytes]:
-    """Of 100 random bytes each, so that no side gains by compressing; they repeat after 100,000."""
+    """Payloads of 100 random bytes, so that compression helps no side. They repeat after 100,000."""
     return list(islice(cycle(_payloads()), count))
 
 

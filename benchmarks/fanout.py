@@ -55,6 +55,5 @@ CASE = Case(
     better="more",
     ours=ours,
     peers={QUEUES: queues},
-    target={QUEUES: 1.5},
-    aim={QUEUES: 1.7},
+    target={QUEUES: 1.8},
 )

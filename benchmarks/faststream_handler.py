@@ -1,7 +1,7 @@
-"""How fast does a typed handler get its messages through a nats-server, compared with one of FastStream?
+"""How fast does a typed handler receive messages through a nats-server, compared with FastStream?
 
-Publisher and handler are processes of their own; the handler takes a typed order. Both publish one by one.
-Messages are counted per second of processor time of both clients.
+Publisher and handler run in separate processes. The handler receives a typed order. Both sides publish one by one.
+The result is messages per second of processor time of both clients.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def peer_publish(line: Line, address: str, count: int) -> int:
     from faststream.nats import NatsBroker
     from pydantic import BaseModel
 
-    class Order(BaseModel):  # As its users write it.
+    class Order(BaseModel):  # As users of FastStream write it.
         number: int
         text: str
 
@@ -95,7 +95,7 @@ async def peer_handle(line: Line, address: str, count: int) -> int:
         if not left:
             ended.set_result(time.perf_counter_ns())
 
-    # With types that can be read at run time: the annotations of this module are texts.
+    # Real types for FastStream: the annotations of this module are strings at run time.
     take.__annotations__ = {"order": Order, "return": None}
     broker.subscriber(TOPIC)(take)
     await broker.start()

@@ -1,13 +1,14 @@
 """The peers of shared-memory channels: a bare ring, ZeroMQ over a unix socket, ezmsg. Each function runs in a worker.
 
-What each of them does for a frame:
+The work of each peer for a frame:
 
-- the ring: one `memcpy` into the next slot of a ring in shared memory, of as many slots as our channel has; the same
-  process looks at it. Nobody is woken, nobody waits, nothing is counted.
-- ZeroMQ: `send(copy=False)` hands over the picture as it is; the kernel copies it into a socket and out of it again,
-  into memory that is the receiver's own. One receiver pulls, several subscribe.
-- ezmsg: pickles with the array out of band, into a buffer in shared memory, and tells receivers through a socket; they
-  make a copy (`recv`) or read in place (`recv_zero_copy`), and acknowledge through the socket. asyncio at both ends.
+- The ring: one `memcpy` into the next slot of a ring in shared memory, with as many slots as our channel. The same
+  process reads it. There is no wake-up, no waiting and no accounting.
+- ZeroMQ: `send(copy=False)` passes the picture without a copy. The kernel copies it into a socket and from there into
+  the memory of the receiver. One receiver uses `PULL`, several use `SUB`.
+- ezmsg: pickles the message, with the array out of band, into a buffer in shared memory, and notifies the receivers
+  through a socket. They make a copy (`recv`) or read in place (`recv_zero_copy`), and acknowledge through the socket.
+  Both ends use asyncio.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from benchmarks.processes import Line
 from benchmarks.servers import Place, Server, pid_of, process
 
 SPARE = 5
-"""Slots of our channel beside its queue, with one consumer."""
+"""The slots of our channel in addition to its queue, with one consumer."""
 POLL_S = 0.005
 
 
@@ -39,7 +40,7 @@ POLL_S = 0.005
 
 
 def copy_round(line: Line, place: str, frame_bytes: int, count: int, receivers: int) -> int:
-    """Sends and looks: the other worker has nothing to do, and ends at 0."""
+    """Sends and reads the frames. The other worker does nothing, and its end time is 0."""
     source = picture(frame_bytes)
     slots = QUEUE + SPARE
     ring = np.frombuffer(mmap.mmap(-1, slots * frame_bytes), np.uint8).reshape(slots, frame_bytes)
@@ -76,7 +77,7 @@ def zmq_send(line: Line, address: str, frame_bytes: int, count: int, receivers: 
     with zmq.Context() as context, context.socket(zmq.PUSH if receivers == 1 else zmq.XPUB) as out:
         out.set_hwm(QUEUE)
         if receivers > 1:
-            # Wait for the slowest, instead of dropping what it has no room for.
+            # Wait for the slowest subscriber instead of dropping messages for which it has no room.
             out.setsockopt(zmq.XPUB_NODROP, 1)
             out.setsockopt(zmq.XPUB_VERBOSE, 1)
         out.bind(address)
@@ -89,7 +90,7 @@ def zmq_send(line: Line, address: str, frame_bytes: int, count: int, receivers: 
                 line.ready()
                 began_ns = time.perf_counter_ns()
             out.send(source, copy=False)
-        # What is in a socket whose other end has closed is not all read.
+        # If this end closed now, the receiver would not get all messages that are still in the socket.
         line.stop.wait()
     return began_ns
 
@@ -137,7 +138,7 @@ async def ezmsg_send(line: Line, port: str, frame_bytes: int, count: int, receiv
     async with GraphContext(("127.0.0.1", int(port))) as context:
         out = await context.publisher("frames", buf_size=frame_bytes + 4096, num_buffers=QUEUE)
         line.ready()
-        # It has one for its own process from the start, and no event for the others.
+        # It has a channel for its own process from the start. There is no event for the others.
         while len(out._channels) < 1 + receivers:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
         began_ns = 0
@@ -167,7 +168,7 @@ async def ezmsg_take(line: Line, port: str, frame_bytes: int, count: int) -> int
         while True:
             async with incoming.recv_zero_copy() as frame:
                 look(frame)
-                # Its memory cannot be closed while a view of it is there.
+                # The memory cannot be closed while a view of it exists.
                 del frame
             if not counted.note():
                 return time.perf_counter_ns()

@@ -1,8 +1,8 @@
 """Frames from one process to others in shared memory: how sides are measured, and ours. Functions run in workers.
 
-All sides do the same. The sender has a picture in its own memory, and hands it over again and again; a receiver looks
-at one byte of each page, so that every page is mapped and read, and reading costs little beside writing. The first
-frames, which meet pages for the first time, are off the clock. Nothing may be lost: whoever is slow is waited for.
+All sides do the same. The sender has a picture in its own memory and sends it repeatedly. A receiver reads one byte of
+each page: every page is mapped and read, but reading costs little compared with writing. The first frames touch pages
+for the first time, and are not measured. No frame may be lost: the sender waits for slow receivers.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from benchmarks.servers import Place, Server
 from trunkline import memory
 
 QUEUE = 8
-"""How many frames may wait for a receiver, on all sides."""
+"""The number of frames that may wait for a receiver, for all sides."""
 WARM_UP = 24
-"""More than the slots of any side: each has been written and read once."""
+"""More than the number of slots of any side, so that each slot has been written and read once."""
 PAGE = 4096
 VALUE = 7
 MIB = 1 << 20
@@ -34,7 +34,7 @@ Work = Callable[..., Any]
 
 @dataclass(frozen=True)
 class FrameSide:
-    """What a sender does, and what receivers do: work for a line and a place, and more that the case says."""
+    """The functions of the sender and of the receivers. Their arguments are a line, a place, and those of the case."""
 
     sends: Work
     takes: Work
@@ -42,7 +42,7 @@ class FrameSide:
 
     @contextmanager
     def place(self) -> Iterator[str]:
-        """Where they meet: the address of the server, or a channel of this measurement's own."""
+        """The address of the server, or the name of a channel only for this measurement."""
         if self.server is None:
             yield f"bench.frames.{os.getpid()}"
             return
@@ -52,7 +52,7 @@ class FrameSide:
 
 @dataclass(frozen=True)
 class Carried:
-    """How long it took, and the processor time of all who took part."""
+    """The elapsed time, and the processor time of all processes."""
 
     took_s: float
     cpu_s: float
@@ -73,13 +73,13 @@ def carry(side: FrameSide, crew: Crew, frame_bytes: int, count: int) -> Carried:
 
 
 def per_cpu_second(count: int, side: FrameSide, crew: Crew, frame_bytes: int) -> Sample:
-    """GB to each receiver, for a second of processor time of all processes together."""
+    """GB to each receiver per second of processor time of all processes together."""
     carried = carry(side, crew, frame_bytes, count)
     return Sample(count * frame_bytes / carried.cpu_s / 1e9, carried.took_s)
 
 
 def per_second(count: int, side: FrameSide, crew: Crew, frame_bytes: int) -> Sample:
-    """GB to each receiver, in a second."""
+    """GB to each receiver per second."""
     carried = carry(side, crew, frame_bytes, count)
     return Sample(count * frame_bytes / carried.took_s / 1e9, carried.took_s)
 
@@ -89,13 +89,13 @@ def picture(frame_bytes: int) -> Any:
 
 
 def look(frame: Any) -> None:
-    """One byte of each page."""
+    """Read one byte of each page."""
     seen = np.frombuffer(frame, np.uint8)[::PAGE]
     assert seen.min() == VALUE, "not what was sent"
 
 
 class Counted:
-    """What a receiver counts: the clock of its processor time begins after the frames that warm up."""
+    """Counts the frames of a receiver. Its processor time is measured from the end of the warm-up frames."""
 
     def __init__(self, line: Line, count: int) -> None:
         self._line = line
@@ -103,7 +103,7 @@ class Counted:
         self._cold = WARM_UP
 
     def note(self) -> bool:
-        """Whether there are more to come."""
+        """Count one frame. Returns whether there are more to come."""
         self.left -= 1
         self._cold -= 1
         if not self._cold:
@@ -115,7 +115,7 @@ class Counted:
 
 
 def send(line: Line, channel: str, frame_bytes: int, count: int, receivers: int) -> int:
-    """When the first was sent that counts."""
+    """Returns the time at which the first measured frame was sent."""
     source = picture(frame_bytes)
     settings = memory.ChannelSettings(consumers=receivers, stuck_s=60.0)
     schema = np.dtype((np.uint8, (frame_bytes,)))
@@ -133,7 +133,7 @@ def send(line: Line, channel: str, frame_bytes: int, count: int, receivers: int)
 
 
 def take(line: Line, channel: str, frame_bytes: int, count: int) -> int:
-    """When the last was read."""
+    """Returns the time at which the last frame was read."""
     counted = Counted(line, count)
     with memory.consumer(channel, wants="every") as frames:
         while True:

@@ -1,4 +1,4 @@
-"""How fast does a handler get its messages, each acknowledged, compared with a task that calls it from a bare queue?"""
+"""How fast does a handler receive and acknowledge messages, compared with a task that reads from a bare queue?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trunkline import connect
 
 
 class Work:
-    """What the handler does: count, and say when all are there."""
+    """The work of the handler: it counts messages, and signals when all have arrived."""
 
     def __init__(self, count: int) -> None:
         self._left = count

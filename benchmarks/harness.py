@@ -1,6 +1,6 @@
-"""The harness: runs a case beside its peers, round by round, and boils the rounds down to one result.
+"""The harness: runs a case and its peers in rounds, and summarizes the rounds in one result.
 
-What a case measures is in its own file; how a result is printed is in report.py.
+Each case is defined in its own file. Results are printed by report.py.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ LIMIT = "limit"
 
 
 class Sample(NamedTuple):
-    """One measurement: the figure, in the unit of its case, and how long the measured stretch took."""
+    """One measurement: the value in the unit of its case, and the duration of the measured part."""
 
     value: float
     took_s: float
 
 
 Measure = Callable[[int], Sample | Coroutine[Any, Any, Sample]]
-"""Measures once, with so many messages (or calls). A coroutine gets an event loop of its own."""
+"""Measures once, with this number of messages (or calls). A coroutine runs in its own event loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One question. `target` is the least ratio promised against a peer, `limit` the most that ours may be.
+    """One question. `target` is the least promised ratio to a peer. `limit` is the highest value allowed for ours.
 
-    `--check` fails if a promise is missed by more than a fifth. `aim` is what is wanted beyond the promise: it is
-    reported, never asserted.
+    `--check` fails if a promise is missed by more than a fifth. An `aim` goes beyond the promise: it is reported, never
+    asserted.
     """
 
     name: str
@@ -57,22 +57,22 @@ class Case:
     target: Mapping[str, float] = field(default_factory=dict)
     aim: Mapping[str, float] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
-    """Peers with a target that are not installed, and what to do about it."""
+    """Peers with a target that are not installed, each with the remedy."""
     limit: float | None = None
     size: int = 1000
-    """Messages (or calls) of the first try; from it follows the size that takes a fitting time."""
+    """Messages (or calls) of the first try. From its duration, a size that takes a suitable time is computed."""
     fixed: bool = False
-    """The size is part of the question: it is not fitted."""
+    """Whether the size is part of the question, and is not fitted."""
     rounds: int | None = None
-    """So many are enough; None: as many as fit the budget."""
+    """The number of rounds; None: as many as fit the budget."""
     round_s: float = 0.0
-    """About how long one round takes, where the size is fixed. Only the estimate of `--check` uses it."""
+    """The approximate duration of a round with a fixed size. Only the estimate of `--check` uses it."""
     check_size: int | None = None
-    """The size with which `--check` measures, where the ratio at that size is the same; None: that of the case."""
+    """The size for `--check`, if the ratio is the same at that size; None: the size of the case."""
     check_in_full_only: bool = False
-    """Too long for `--check`, and meaningless with a smaller size: only `--check --full` measures it."""
+    """Whether only `--check --full` measures it: it takes long, and a smaller size would be meaningless."""
     around: Callable[[], AbstractContextManager[object]] = nullcontext
-    """What all measurements share, such as the servers of the peers."""
+    """The context of all measurements, such as the servers of the peers."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 Round = dict[str, float]
-"""The figures of one round, by side: ours and each peer."""
+"""The values of one round by side: ours and each peer."""
 
 
 def run(
@@ -104,8 +104,9 @@ def run(
 ) -> Result:
     """Measure all sides of a case in interleaved rounds.
 
-    Exactly `rounds`, or what the case says, or as many as fit the budget, at least 5 and at most 15. A given `size` is
-    used for every side as it is; otherwise each side's is fitted, so that all measurements take about as long.
+    The number of rounds is `rounds`, or that of the case, or as many as fit the budget, at least 5 and at most 15. A
+    given `size` is used for all sides. Otherwise the size of each side is fitted, so that all measurements take about
+    the same time.
     """
     return summarize(case, measure_rounds(case, budget_s, rounds, size), *surroundings)
 
@@ -113,7 +114,7 @@ def run(
 def measure_rounds(
     case: Case, budget_s: float = BUDGET_S, rounds: int | None = None, size: int | None = None
 ) -> list[Round]:
-    """The rounds of `run`, before they are summed up."""
+    """The rounds of `run`, before they are summarized."""
     with case.around():
         return _rounds(case, budget_s, case.rounds if rounds is None else rounds, size)
 
@@ -143,9 +144,9 @@ def take(measure: Measure, size: int) -> Sample:
 
 @contextmanager
 def unbroken() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block; the second one does not.
+    """The first Ctrl-C takes effect at the end of the block; the second takes effect at once.
 
-    Raised anywhere inside, it may leave the lock of a peer's mailbox locked for ever, or be swallowed by a callback.
+    KeyboardInterrupt inside the block could leave the lock of a peer's mailbox locked, or be swallowed by a callback.
     """
     interrupts: list[int] = []
 
@@ -164,7 +165,7 @@ def unbroken() -> Iterator[None]:
 
 
 def fit(measure: Measure, size: int, wanted_s: float) -> int:
-    """The size with which one measurement takes about `wanted_s`. The tries warm everything up as well."""
+    """The size with which one measurement takes about `wanted_s`. The tries also serve as warm-up."""
     fitting = size
     for _ in range(MAX_TRIES):
         took_s = max(take(measure, size).took_s, 1e-6)
@@ -179,26 +180,26 @@ def fit(measure: Measure, size: int, wanted_s: float) -> int:
 
 
 def measure_s(budget_s: float, sides: int) -> float:
-    """How long one measurement should take, so that the rounds fit the budget."""
+    """The duration of one measurement with which the rounds fit the budget."""
     return min(MAX_MEASURE_S, max(MIN_MEASURE_S, budget_s / (sides * 2 * MAX_ROUNDS)))
 
 
 def enough(done: int, wanted: int | None, *, left_s: float, longest_s: float) -> bool:
-    """Whether to stop: the wanted rounds are done, or the most useful, or another might not fit."""
+    """Whether to stop: the wanted rounds are done, or MAX_ROUNDS, or another round might exceed the budget."""
     if wanted is not None:
         return done >= wanted
     return done >= MAX_ROUNDS or (done >= MIN_ROUNDS and longest_s > left_s)
 
 
 def order(sides: Sequence[str], number: int) -> list[str]:
-    """Forth and back in turn, so that no side is always the first or the last."""
+    """The order of sides, reversed in every second round, so that no side is always first or last."""
     return list(sides) if number % 2 == 0 else list(reversed(sides))
 
 
 def summarize(
     case: Case, rounds: Sequence[Round], host: Mapping[str, str | int], versions: Mapping[str, str]
 ) -> Result:
-    """Medians of the figures, and medians of the ratios within each round; `spread` is that of the widest ratio."""
+    """The medians of the values and of the ratios within each round. `spread` is the widest spread of a ratio."""
     per_round: dict[str, list[float]] = {
         peer: [ratio(case.better, each[OURS], each[peer]) for each in rounds] for peer in case.peers
     }
@@ -226,7 +227,7 @@ def summarize(
 
 
 def ratio(better: Literal["more", "less"], ours: float, peer: float) -> float:
-    """How many times better we are."""
+    """How many times better ours is."""
     return ours / peer if better == "more" else peer / ours
 
 
@@ -239,5 +240,5 @@ def spread(values: Sequence[float]) -> float:
 
 
 def significant(value: float) -> float:
-    """Four digits: more would be noise."""
+    """The value with four digits: more would be noise."""
     return float(f"{value:.4g}")

@@ -1,7 +1,7 @@
-"""How many messages a second go from one process to another, through a hub in a third?
+"""How many messages per second go from one process to another, through a hub in a third process?
 
-100 bytes each, from the first publish to the last message received. Ours publishes one by one, as people write it, and
-receives in batches. Both peers lose nothing, and are used in the way that is fastest for them.
+Messages have 100 bytes. The time is from the first publish to the last message received. Ours publishes one by one, as
+in typical programs, and receives in batches. Both peers lose nothing, and are used in their fastest way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AIMS = {UNIX: {NATS: 6.0, REDIS: 8.0}, ZMQ_IPC: {NATS: 4.0}}
 
 
 def pairs(transport: str) -> dict[str, Pair]:
-    """What is measured, by its name."""
+    """The measured sides by name."""
     hub = hub_on(transport)
     return {
         OURS: Pair(hub, hubs.publish, hubs.subscribe),

@@ -1,7 +1,8 @@
-"""`python -m benchmarks.hub_cost`: what a message costs in each process it passes, by the case `hub` and its peers.
+"""`python -m benchmarks.hub_cost`: the cost of a message in each process, for the case `hub` and its peers.
 
-Processor time in microseconds: of the publisher, of the hub or the peer's server, and of the subscriber, each from the
-moment it is ready. Where there are fewer cores than processes their sum decides, otherwise the highest. Linux only.
+Shows the processor time in microseconds of the publisher, of the hub or the peer's server, and of the subscriber, each
+from the moment it is ready. With fewer cores than processes, the sum limits the rate; otherwise the highest. Linux
+only.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MESSAGES = 200_000
 
 
 class Cost(NamedTuple):
-    """Microseconds a message."""
+    """Microseconds per message."""
 
     took: float
     publisher: float
@@ -50,7 +51,7 @@ def cpu_s(pid: int) -> float:
 
 
 def measure(transport: str, rounds: int, count: int) -> dict[str, Cost]:
-    """The medians of each side, in interleaved rounds after one that warms up."""
+    """The medians of each side, from interleaved rounds after a warm-up round."""
     sides = pairs(transport)
     workers = crew(2)
     found: dict[str, list[Cost]] = {name: [] for name in sides}

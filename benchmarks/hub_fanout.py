@@ -1,4 +1,4 @@
-"""How many deliveries a second does a hub make from one process to four others? 100 bytes each, as in `hub`."""
+"""How many deliveries per second does a hub make from one process to four others? 100 bytes each, as in `hub`."""
 
 from __future__ import annotations
 

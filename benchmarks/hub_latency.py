@@ -1,6 +1,6 @@
-"""How long is a round trip of request and response between two processes, one at a time, with nothing else going on?
+"""How long is a round trip of request and response between two processes, one at a time, without other traffic?
 
-The p50, and as a case of its own the p99.
+The p50 and the p99 are separate cases.
 """
 
 from __future__ import annotations
@@ -42,5 +42,5 @@ def _case(name: str, percent: int, target: float, transport: str) -> Case:
     )
 
 
-case = partial(_case, "hub-latency", 50, 1.0)
-p99 = partial(_case, "hub-latency-p99", 99, 0.6)
+case = partial(_case, "hub-latency", 50, 1.2)
+p99 = partial(_case, "hub-latency-p99", 99, 1.0)

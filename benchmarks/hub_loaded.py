@@ -1,10 +1,10 @@
 """How long does a lone message of high priority take while another topic floods the hub? The p99, one way.
 
-Five processes: a publisher and its subscriber, which are the flood, one who publishes every 4 ms and one who receives
-that, and the hub. In `hub-loaded` each side floods as fast as it can. Ours publishes about four times as many messages
-as nats-py then, and five processes share two cores: that is the harder case for us. In `hub-loaded-paced` both floods
-are the same, 100,000 messages a second. The size is how many lone messages are sent; of a hundred, the p99 would be
-that of one message.
+There are five processes: publisher and subscriber of the flood, publisher and subscriber of one lone message every 4
+ms, and the hub. In `hub-loaded` each side floods as fast as it can. Ours then publishes about four times as many
+messages as nats-py, and five processes share two cores: that is the harder case for us. In `hub-loaded-paced` both
+floods are the same, 100,000 messages per second. The size is the number of lone messages. With only a hundred, the p99
+would be the time of a single message.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ NATS = "nats-py"
 MESSAGES = 500
 AIM = 1.2
 PER_S = 100_000.0
-"""About half of what nats-py publishes at most."""
+"""About half of the highest rate of nats-py."""
 
 
 def loaded(count: int, server: Server[Place], side: ModuleType, crew: Crew, per_s: float | None = None) -> Sample:
-    """`side` is the module with what the workers do; `per_s` is the pace of the flood."""
+    """`side` is the module with the functions of the workers. `per_s` is the rate of the flood."""
     with server.running() as place, crew.running() as (swallower, flooder, receiver, sender):
         receiver.begin(side.receive_lone, place.address, count)
         swallower.begin(side.swallow, place.address)

@@ -1,10 +1,10 @@
-"""How many messages a second go from one process to another, through a hub in a third, if they are published together?
+"""How many messages per second go from one process to another through a hub, if they are published in batches?
 
-100 bytes each, from the first publish to the last message received. Ours gives the bus 256 payloads at a time with
-`publish_many`, which sends them as one frame, and receives in batches, with all header fields; another row receives
-payloads only, which is what a message of nats-py has beside its subject. nats-py has no call for several: it publishes
-one by one into a buffer that leaves in large writes, turns its event loop after every 500, and takes messages by a
-callback, which is the fastest it can do.
+Messages have 100 bytes. The time is from the first publish to the last message received. Ours publishes 256 payloads at
+a time with `publish_many`, which sends them as one frame, and receives in batches with all header fields. A second row
+receives only payloads, because a message of nats-py has no more than a subject and a payload. nats-py has no call for
+several messages. It publishes one by one into a buffer that is sent in large writes, yields to its event loop after
+every 500, and receives with a callback, which is its fastest way.
 """
 
 from __future__ import annotations

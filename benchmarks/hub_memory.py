@@ -1,9 +1,9 @@
-"""Does the memory of a hub stay where it is when one consumer takes nothing and a publisher goes on and on?
+"""Does the memory of a hub stay bounded when a consumer takes nothing and a publisher continues to publish?
 
-What the hub has taken at its highest in the first third is its bound; the figure is by how much it exceeds that later.
-The size of the case is its length, in tenths of a second. A hub and workers of their own each time: memory that was
-taken once would hide what follows. With the usual policy the publisher ends up waiting; a consumer that drops lets it
-go on at full speed.
+The highest memory use in the first third is the baseline. The result is by how much later use exceeds it. The size of
+the case is its duration in tenths of a second. Each measurement has a new hub and new workers: memory allocated before
+would hide growth. With the default policy, the publisher has to wait. With a consumer that drops messages, the
+publisher continues at full speed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SAMPLES = 60
 LIMIT_MIB = 2.0
 LEAST_MIB = 0.01
 PATIENCE_S = 1000.0
-"""Otherwise the hub would part with a frozen client after a quarter of the time."""
+"""With the default heartbeat, the hub would disconnect a frozen client after a quarter of the time."""
 
 
 def growth(length: int, transport: str, *, frozen: bool, overflow: Overflow) -> Sample:
-    """In MiB, and at least a hundredth of one."""
+    """The growth in MiB, at least LEAST_MIB."""
     began = time.perf_counter()
     samples: list[int] = []
     server = hub_on(transport, heartbeat_s=PATIENCE_S) if frozen else hub_on(transport)
@@ -49,7 +49,7 @@ def growth(length: int, transport: str, *, frozen: bool, overflow: Overflow) -> 
 
 
 def resident_bytes(pid: int) -> int:
-    """How much memory a process has now."""
+    """The resident memory of a process."""
     statm = Path(f"/proc/{pid}/statm")
     if statm.exists():
         return int(statm.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")

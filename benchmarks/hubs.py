@@ -1,4 +1,4 @@
-"""Our side of the cases with a hub: `trunkline up` in a process of its own, and what runs in the workers around it."""
+"""Our side of the cases with a hub: `trunkline up` in its own process, and the functions of the workers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UP = "import sys; from trunkline.cli import main; sys.exit(main())"
 
 
 def named(case: str, transport: str) -> str:
-    """The name of a case, with the transport unless it is the usual one."""
+    """The name of a case, with the transport unless it is the default one."""
     return case if transport == UNIX else f"{case}@{transport}"
 
 
@@ -53,7 +53,7 @@ def _start(transport: str, heartbeat_s: float, folder: Path) -> Iterator[Place]:
 
 
 class MeteredPlace(Place):
-    """A hub that serves metrics, and where."""
+    """A hub that serves metrics, with the address of the metrics."""
 
     metrics: str
 
@@ -73,7 +73,7 @@ def _start_with_metrics(folder: Path) -> Iterator[MeteredPlace]:
 
 
 async def arrive(bus: Bus) -> None:
-    """Return when the hub has heard all that this bus had to say so far. The connection is open then."""
+    """Return when the connection is open and the hub has processed all that this bus has sent so far."""
     await bus.publish("bench.ready")
     await bus.flush()
 
@@ -82,7 +82,7 @@ async def arrive(bus: Bus) -> None:
 
 
 async def publish(line: Line, address: str, count: int) -> int:
-    """One by one; when the first was published."""
+    """Publish one by one. Returns the time of the first publish."""
     messages = payloads(count)
     async with connect(address) as bus:
         await arrive(bus)
@@ -95,7 +95,7 @@ async def publish(line: Line, address: str, count: int) -> int:
 
 
 async def publish_many(line: Line, address: str, count: int) -> int:
-    """The same, 256 at a time."""
+    """Publish 256 at a time. Returns the time of the first publish."""
     messages = payloads(count)
     async with connect(address) as bus:
         await arrive(bus)
@@ -108,7 +108,7 @@ async def publish_many(line: Line, address: str, count: int) -> int:
 
 
 async def subscribe(line: Line, address: str, count: int) -> int:
-    """In batches, as they come; when the last was received."""
+    """Receive in batches. Returns the time at which the last message was received."""
     async with connect(address) as bus, bus.subscribe(TOPIC) as stream:
         line.ready()
         async for batch in stream.batches():
@@ -119,7 +119,7 @@ async def subscribe(line: Line, address: str, count: int) -> int:
 
 
 async def subscribe_payloads(line: Line, address: str, count: int) -> int:
-    """The same, payloads only."""
+    """Receive in batches, payloads only. Returns the time at which the last message was received."""
     async with connect(address) as bus, bus.subscribe(TOPIC) as stream:
         line.ready()
         async for payloads in stream.payloads():
@@ -130,7 +130,7 @@ async def subscribe_payloads(line: Line, address: str, count: int) -> int:
 
 
 async def subscribe_each(line: Line, address: str, count: int) -> int:
-    """The same, one by one."""
+    """Receive one by one. Returns the time at which the last message was received."""
     async with connect(address) as bus, bus.subscribe(TOPIC) as stream:
         line.ready()
         async for _ in stream:
@@ -144,7 +144,7 @@ async def subscribe_each(line: Line, address: str, count: int) -> int:
 
 
 async def request(line: Line, address: str, count: int) -> list[int]:
-    """How long each took, one after another."""
+    """Send requests one after another. Returns how long each took."""
     times_ns: list[int] = []
     async with connect(address) as bus:
         await arrive(bus)
@@ -168,11 +168,11 @@ async def respond(line: Line, address: str) -> None:
         await asyncio.to_thread(line.stop.wait)
 
 
-# A flood, and lone messages beside it
+# A flood, and lone messages at the same time
 
 
 async def flood(line: Line, address: str, per_s: float | None = None) -> int:
-    """As much as goes in, or so many a second, until it is stopped; how many that were."""
+    """Publish at `per_s`, or as fast as possible, until stopped. Returns the number of messages."""
     messages = payloads(1000 if per_s is None else PACED)
     published = 0
     async with connect(address) as bus:
@@ -184,16 +184,16 @@ async def flood(line: Line, address: str, per_s: float | None = None) -> int:
                 try:
                     await bus.publish(FLOOD, payload)
                 except Refused:
-                    # Waited as long as it may, for a subscriber that takes nothing.
+                    # The publish timed out, because a subscriber takes nothing.
                     continue
             published += len(messages)
-            # Other parts of a program get their turn, too.
+            # Yields to the event loop, as other parts of a program need it, too.
             await pace.after(len(messages))
     return published
 
 
 async def swallow(line: Line, address: str) -> None:
-    """Take the flood, until it is stopped."""
+    """Receive the flood until stopped."""
     async with connect(address) as bus, bus.subscribe(FLOOD) as stream:
 
         async def take() -> None:
@@ -207,14 +207,14 @@ async def swallow(line: Line, address: str) -> None:
 
 
 async def hold(line: Line, address: str, overflow: Overflow) -> None:
-    """Subscribe to the flood, and never take anything."""
+    """Subscribe to the flood, but never take a message."""
     async with connect(address) as bus, bus.subscribe(FLOOD, overflow=overflow):
         line.ready()
         await asyncio.to_thread(line.stop.wait)
 
 
 async def publish_lone(line: Line, address: str, count: int) -> None:
-    """One every few milliseconds, of the highest priority, with the time in it."""
+    """Publish a message with a timestamp and the highest priority every few milliseconds."""
     async with connect(address) as bus:
         await arrive(bus)
         line.ready()
@@ -225,7 +225,7 @@ async def publish_lone(line: Line, address: str, count: int) -> None:
 
 
 async def receive_lone(line: Line, address: str, count: int) -> list[int]:
-    """How old each was when it was received."""
+    """Returns the age of each message when it was received."""
     ages_ns: list[int] = []
     async with connect(address) as bus, bus.subscribe(LONE) as stream:
         line.ready()

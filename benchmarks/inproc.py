@@ -1,8 +1,9 @@
-"""How fast does `publish` reach one subscriber that takes every message with `async for`?
+"""How many messages per second go from `publish` to one subscriber that takes each message with `async for`?
 
-The default bus: ids, counters, history, fates and ttl checks are on. The queue carries the same struct and does nothing
-else; what is missing to 1.0 is the price of all that. pykka's `tell` puts an envelope into the queue of a thread; its
-threads run as the system places them, and on one core, which is faster.
+This is the default bus: ids, counters, history, fates and ttl checks are on. The publisher is ahead of the subscriber:
+most messages wait in columns, and message objects are built when they are taken. The queue carries the same struct and
+does nothing else. pykka's `tell` puts an envelope into the queue of a thread. It is measured twice: with threads
+scheduled freely, and pinned to one core, which is faster.
 """
 
 from __future__ import annotations
@@ -41,6 +42,6 @@ CASE = Case(
     better="more",
     ours=ours,
     peers={QUEUE: queue_rate, TELL: tell_rate, **on_one_core(TELL, tell_rate)},
-    target={QUEUE: 0.8, one_core(TELL): 1.6},
+    target={QUEUE: 1.0, one_core(TELL): 2.5},
     aim={TELL: 4.0},
 )

@@ -1,4 +1,4 @@
-"""How fast is one subscriber reached by batches: `publish_many` of 1,000, taken with `batches()`?"""
+"""How many messages per second reach one subscriber in batches: `publish_many` of 1,000, taken with `batches()`?"""
 
 from __future__ import annotations
 

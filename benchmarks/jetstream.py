@@ -1,6 +1,6 @@
-"""NATS JetStream with file storage, through nats-py: how fast it publishes, and how fast it is read with acks.
+"""NATS JetStream with file storage, through nats-py: the rates of publishing, and of reading with acks.
 
-As it comes, it acknowledges what it has handed to the operating system, and syncs every two minutes. SYNCED syncs
+By default it acknowledges data that was written to the operating system, and syncs every two minutes. SYNCED syncs
 before it acknowledges, as our journal does.
 """
 
@@ -24,7 +24,7 @@ from benchmarks.peers import rate
 from benchmarks.servers import Server, executable, process
 
 NAME = "bench"
-# Of 100, 200, 500, 1,000, 2,000 and 5,000 at a time: 17.6, 18.8, 20.8, 21.0, 20.8, 20.0 thousand messages a second.
+# Thousand messages per second with 100, 200, 500, 1,000, 2,000 and 5,000 at a time: 17.6, 18.8, 20.8, 21.0, 20.8, 20.0.
 FETCH = 1000
 NOTED_S = 10.0
 _READY = r"client connections on (127\.0\.0\.1:\d+).*Server is ready"
@@ -44,7 +44,7 @@ SYNCED = Server(partial(_start, sync="always"))
 
 
 async def publish_rate(count: int, server: Server[str] = JETSTREAM) -> Sample:
-    """Messages per second by `publish_async`, 1,000 of them waiting for their acknowledgement."""
+    """Messages per second with `publish_async`, with 1,000 unacknowledged at a time."""
     messages = payloads(count)
     async with _stream(server) as (stream, _):
         began = time.perf_counter()
@@ -55,7 +55,7 @@ async def publish_rate(count: int, server: Server[str] = JETSTREAM) -> Sample:
 
 
 async def replay_rate(count: int, fetch: int = FETCH) -> Sample:
-    """Messages per second from the first on, by one durable pull consumer that acknowledges each."""
+    """Messages per second read from the beginning by one durable pull consumer that acknowledges each."""
     async with _stream(JETSTREAM) as (stream, connection):
         await _publish(stream, payloads(count))
         config = ConsumerConfig(ack_policy=AckPolicy.EXPLICIT, deliver_policy=DeliverPolicy.ALL, max_ack_pending=-1)
@@ -66,7 +66,7 @@ async def replay_rate(count: int, fetch: int = FETCH) -> Sample:
             for message in await consumer.fetch(min(fetch, left)):
                 await message.ack()
                 left -= 1
-        # Until the server has got the last ack. It goes on to note them; that is off the clock.
+        # Waits until the server has received the last ack. It stores acks later, which is not measured.
         await connection.flush()
         sample = rate(count, began)
         async with asyncio.timeout(NOTED_S):

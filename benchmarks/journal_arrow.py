@@ -1,6 +1,6 @@
-"""How long does a stored message take when all are read as Arrow batches? The limit is a million a second.
+"""How long does it take per message to read all stored messages as Arrow batches? The limit is a million per second.
 
-From the journal, and beside it the same from the lake.
+Measured for the journal and for the lake.
 """
 
 from __future__ import annotations

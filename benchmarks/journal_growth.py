@@ -1,6 +1,6 @@
-"""Does the journal get slower as it grows: durable publishes with 10 million stored, and with 100 thousand?
+"""Does the journal get slower as it grows? Durable publishes with 10 million messages stored, and with 100 thousand.
 
-The size of the case is what is stored; 1,000 are under way, as in the case `journal`.
+The size of the case is the number of stored messages. 1,000 are in flight, as in the case `journal`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SMALL = "100 thousand stored"
 
 
 async def grown(count: int, *, divided_by: int = 1) -> Sample:
-    """Messages per second into a journal that holds `count`, or a part of it. Filling it is off the clock."""
+    """Messages per second into a journal with `count / divided_by` messages. Filling the journal is not measured."""
     messages = payloads(min(count, PUBLISHED))
     with directory() as folder:
         async with connect("memory:", journal=folder) as bus:
             await publish_batches(bus, count // divided_by)
-            # The disk is still busy with what was stored, for longer after more of it: that is not the question.
+            # The disk is still writing stored messages, for longer if there are more. That must not be measured.
             os.sync()
             began = time.perf_counter()
             await publish_piped(bus, messages)

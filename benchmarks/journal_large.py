@@ -1,7 +1,7 @@
-"""How much memory does the journal need for large messages: to seal, join and read 2,000 of 1 MB that do not compress?
+"""How much memory does the journal need to seal, join and read 2,000 incompressible messages of 1 MB?
 
-Each step runs in a process of its own. The figure is the most that one of them takes beyond what it had before, when
-everything was imported and the journal open.
+Each step runs in its own process. The result is the highest memory use of a step, minus its use before the step, with
+all modules imported and the journal open.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trunkline.journal import Journal, JournalSettings, Reader
 MESSAGES = 2000
 MESSAGE_BYTES = 1_000_000
 SMALL = JournalSettings(seal=False, seal_bytes=24_000_000)
-"""Sealed into files that are small enough to be joined."""
+"""Settings that seal into files small enough to be joined."""
 USUAL = JournalSettings(seal=False)
 
 
@@ -69,7 +69,7 @@ def read(line: Line, folder: Path, count: int) -> Cost:
 
 
 def costs(count: int) -> list[Cost]:
-    """What each step takes, in order."""
+    """The cost of each step, in order."""
     found: list[Cost] = []
     with directory() as folder:
         for step in (publish, seal, join, subscribe, read):

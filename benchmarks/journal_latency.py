@@ -1,8 +1,8 @@
 """How long does one durable publish take, one at a time? The target is twice a bare append with fdatasync.
 
 Ours: `await bus.publish` on a durable topic. The message is a row with a checksum and an index in SQLite, which appends
-a few pages to its log and syncs it. While the disk is fast that happens in the event loop's thread.
-The peer: 200 bytes appended to a file by `write`, and one `fdatasync`.
+a few pages to its log and syncs it. As long as the disk is fast, this happens in the thread of the event loop.
+The peer: 200 bytes appended to a file with `write`, and one `fdatasync`.
 """
 
 from __future__ import annotations

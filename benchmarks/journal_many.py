@@ -1,4 +1,4 @@
-"""How many messages a second are published durably by `publish_many` of 1,000, one batch after another?"""
+"""How many messages per second are published durably by `publish_many` of 1,000, one batch after another?"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""`python -m benchmarks.journal_peers`: what the journal is measured against, by itself.
+"""`python -m benchmarks.journal_peers`: measures only the peers of the journal.
 
-Each server is started once. All are measured in rounds, forth and back in turn, long enough to see syncs that come
-once a second. Those marked `synced` sync before they acknowledge, as the journal does; no target is set against them.
+Each server is started once. All are measured in rounds with alternating order. A round is long enough to include syncs
+that occur once a second. Peers marked `synced` sync before they acknowledge, as the journal does. There are no targets
+against them.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Figures(msgspec.Struct):
 
 
 def measure(rounds: int, seconds: float, note: Callable[[str], None]) -> list[Figures]:
-    """Every peer, in interleaved rounds. `note` is told what is being done."""
+    """Measure every peer in interleaved rounds. `note` is called with the progress."""
     with together(*SERVERS):
         note("fitting sizes")
         sizes = {name: fit(peer, SIZE, seconds) for name, (_, peer) in PEERS.items()}

@@ -1,6 +1,6 @@
-"""How fast does a durable subscription get what was stored before it, message by message, each acknowledged?
+"""How fast does a durable subscription read stored messages, one by one, with an acknowledgement for each?
 
-From the journal, and beside it the same from the lake.
+Measured for the journal and for the lake.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long does the cleanup of a kernel's client hold up its messages, with 10,000 requests and 1,000 orphans?"""
+"""How long does the cleanup in a kernel's client delay its messages, with 10,000 requests and 1,000 orphans?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def ours(count: int) -> Sample:
     longest_s, began = 0.0, time.perf_counter()
     for _ in range(count):
         at = time.perf_counter()
-        # Nothing is due: that is what happens every 30 s.
+        # Nothing has expired: that is the usual case, every 30 s.
         scene.router.cleanup(now_s + 1)
         longest_s = max(longest_s, time.perf_counter() - at)
     took_s = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""How long does a message of a kernel take from its frames to whoever reads the channel of its execution?"""
+"""How long does a message of a kernel take from its frames to the reader of its execution's channel?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory does a kernel's client take with 10 open requests, 100 orphans and 5 subscribers?"""
+"""How much memory does a kernel's client need with 10 open requests, 100 orphans and 5 subscribers?"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ CELLS = 200
 
 
 def notebook(cells: int) -> Any:
-    """What people have in cells: assignments, prints, values, something displayed."""
+    """A notebook with typical cells: assignments, prints, values and displayed objects."""
     kinds = ("x = {n}", "print('cell', {n})", "x + {n}", "display({{'n': {n}}})")
     sources = [kinds[number % len(kinds)].format(n=number) for number in range(cells)]
     return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])

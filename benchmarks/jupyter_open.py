@@ -1,4 +1,4 @@
-"""What does a message of a kernel cost to read and route when 10,000 requests are open, and when 10 are?"""
+"""How long does it take to read and route a message of a kernel with 10,000 open requests, and with 10?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def cost(count: int, requests: int) -> Sample:
     scene = KernelScene(requests)
     loop = asyncio.get_running_loop()
     for execution in scene.executions:
-        # The first message of an execution makes its channel.
+        # The first message of an execution creates its channel.
         scene.router.route([scene.wire.unpack("iopub", scene.stream(execution.id))], loop.time())
     frames = [scene.stream(scene.executions[number % requests].id) for number in range(count)]
     began = time.perf_counter()
@@ -36,7 +36,7 @@ CASE = Case(
     better="less",
     ours=partial(cost, requests=MANY),
     peers={PEER: partial(cost, requests=FEW)},
-    # One lookup, however many are open. What is left of the difference is the memory they lie in.
+    # Routing is one lookup, however many requests are open. The remaining difference comes from memory access.
     target={PEER: 0.6},
     limit=100.0,
     size=20_000,

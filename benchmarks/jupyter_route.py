@@ -1,7 +1,7 @@
-"""How fast is what a kernel said checked, read and given to the request it belongs to, of 100 that are open?
+"""How fast are messages of a kernel verified, decoded and routed to their requests, with 100 open requests?
 
-Frames of a real kernel, recorded once. The peer does what every client of jupyter_client does: `Session.deserialize`,
-and a lookup of the parent in a dict.
+The frames of a real kernel are recorded once. The peer does the same as every client of jupyter_client:
+`Session.deserialize`, and a lookup of the parent in a dict.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trunkline.jupyter.wire import KernelWire
 REQUESTS = 100
 LINES = 50
 DRAIN = 250
-"""Messages that are taken from the socket in one go."""
+"""The number of messages that are taken from the socket at once."""
 DESERIALIZE = "Session.deserialize and a dict"
 
 

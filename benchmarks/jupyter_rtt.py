@@ -1,4 +1,4 @@
-"""How long does a kernel take to say what 1+1 is, from the call to the result?"""
+"""How long does it take to execute `1+1` in a kernel, from the call to the result?"""
 
 from __future__ import annotations
 

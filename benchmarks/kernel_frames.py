@@ -1,4 +1,4 @@
-"""What a kernel would have said, made up: frames for requests that a router knows."""
+"""Simulated frames of a kernel, for requests that are known to a router."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SESSION = "session"
 
 
 class KernelScene:
-    """A router with so many open requests, and the frames of its kernel."""
+    """A router with a number of open requests, and the frames of its kernel."""
 
     def __init__(self, requests: int) -> None:
         self.world, self.settings = World(), KernelSettings()

@@ -1,4 +1,4 @@
-"""Real kernels for the benchmarks: one that both sides talk to, and what such a one said, recorded."""
+"""Real kernels for the benchmarks: a kernel that both sides use, and recorded messages of a kernel."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import zmq
 from jupyter_client.manager import KernelManager
 
 RUNNING: dict[str, Any] = {}
-"""The kernel of the case that runs: its manager, by the name it is needed under."""
+"""The manager of the kernel of the current case, under the key `manager`."""
 
 
 @contextmanager
 def one_kernel() -> Iterator[None]:
-    """A python3 kernel for as long as a case takes."""
+    """A python3 kernel that runs until the end of the block."""
     with tempfile.TemporaryDirectory() as folder:
         manager = KernelManager(kernel_name="python3", connection_file=os.fspath(Path(folder) / "kernel-bench.json"))
         manager.start_kernel(stderr=-3)
@@ -35,7 +35,10 @@ def one_kernel() -> Iterator[None]:
 
 
 def record(requests: int, lines: int) -> tuple[str, list[list[bytes]], list[str]]:
-    """What a kernel says on iopub to so many requests: its key, the frames of each message, the ids of the requests."""
+    """Record the messages of a kernel on iopub for a number of requests.
+
+    Returns the key of the session, the frames of each message, and the ids of the requests.
+    """
     with one_kernel():
         manager: KernelManager = RUNNING["manager"]
         client = manager.blocking_client()
@@ -47,7 +50,7 @@ def record(requests: int, lines: int) -> tuple[str, list[list[bytes]], list[str]
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.subscribe(b"")
         socket.connect(f"{manager.transport}://{manager.ip}:{manager.iopub_port}")
-        # Nothing is lost once something was heard. A second subscriber is not always welcomed, so it is asked for.
+        # After the first message, none is lost. A second subscriber does not always get one, so a message is requested.
         while not socket.poll(500):
             client.kernel_info()
         while socket.poll(500):
@@ -56,7 +59,7 @@ def record(requests: int, lines: int) -> tuple[str, list[list[bytes]], list[str]
         code = f"for n in range({lines}): print('line', n, flush=True)\ndisplay('shown')\n'a result'"
         asked = []
         for _ in range(requests):
-            # One after the other: of too much at once a kernel drops some, without a word.
+            # One after another: with too many requests at once, a kernel silently drops messages.
             asked.append(client.execute(code))
             idle = False
             while not idle:

@@ -1,6 +1,6 @@
-"""A frame of 4 KiB there and back, again and again: ours, and ZeroMQ's. Each function runs in a worker.
+"""Repeated round trips of a frame of 4 KiB: ours and ZeroMQ. Each function runs in a worker.
 
-Whoever is not at work waits for the other. The times are those of whole round trips, in nanoseconds.
+The two sides take turns: one waits while the other works. The times are those of whole round trips, in nanoseconds.
 """
 
 from __future__ import annotations

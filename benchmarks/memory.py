@@ -1,7 +1,7 @@
 """How many bytes does a queued message cost beyond its payload?
 
-Published into an inbox nobody reads, as many as it holds. The history is on and counts. Payloads are made before the
-counting begins, so they do not.
+Messages are published until an inbox without a reader is full. The history is on, and its memory counts. Payloads are
+created before the measurement, so they do not count.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trunkline import connect
 async def ours(count: int) -> Sample:
     payloads = [PAYLOAD[4:] + number.to_bytes(4) for number in range(count)]
     async with connect() as bus, bus.subscribe(TOPIC):
-        # The first message on another topic pays for what is paid once.
+        # The first message, on another topic, covers one-time costs.
         await bus.publish("elsewhere", PAYLOAD)
         gc.collect()
         began = time.perf_counter()

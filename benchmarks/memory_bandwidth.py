@@ -1,11 +1,11 @@
 """How many bytes go from one process to another, written once and read in place?
 
-Frames of 1 MiB, and as a case of its own of 16 MiB: GB for each second of processor time of both processes, and as
-cases of their own GB for each second on the clock, which needs an idle machine. What sender and receiver do is in
-frames.py, and what each peer does for its figure in frame_peers.py.
+There are cases for frames of 1 MiB and of 16 MiB. The result is GB per second of processor time of both processes.
+Other cases measure GB per second of elapsed time, which needs an idle machine. frames.py describes the work of sender
+and receiver, frame_peers.py that of the peers.
 
-ezmsg is there twice: `recv`, which its units use unless told otherwise, makes a copy; `recv_zero_copy` reads in place.
-Of 16 MiB, whoever copies once takes as long as the copy: a multiple of that is out of reach for anybody.
+ezmsg is measured twice: `recv`, the default in its units, makes a copy; `recv_zero_copy` reads in place. With 16 MiB,
+the time is that of the copy for every side that copies once. No such side can be several times faster than another.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""How many bytes go to each of four consumers, beside those that go to one?
+"""How many bytes per second go to each of four consumers, compared with a single consumer?
 
-Frames of 16 MiB, GB to each consumer for each second of processor time of all processes together. The frame is written
-once, whoever reads it. ZeroMQ: `XPUB` to four subscribers, which copies the frame through a socket for each.
+Frames have 16 MiB. The result is GB to each consumer per second of processor time of all processes together. Ours
+writes a frame once for all consumers. ZeroMQ: `XPUB` to four subscribers, which copies the frame through a socket for
+each.
 """
 
 from __future__ import annotations

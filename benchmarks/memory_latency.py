@@ -1,9 +1,9 @@
 """How long does a frame of 4 KiB take to a consumer in another process that waits for it? The p50, one way.
 
-Half of the way there and back: whoever gets a frame sends one, and waits. Both sides send an array.
-Ours: `send` copies it into a slot; the consumer is woken and reads it there. A channel for each direction.
-ZeroMQ: a pair of sockets over ipc, through the I/O threads of both ends; the receiver has a copy of its own.
-In an event loop at both ends, uvloop, there with `zmq.asyncio`; and as a case of its own with blocking calls.
+The result is half of a round trip: each process answers a frame with a frame, and waits. Both sides send an array.
+Ours: `send` copies it into a slot. The consumer is woken and reads it there. There is a channel for each direction.
+ZeroMQ: a pair of sockets over ipc, through the I/O threads of both ends. The receiver gets its own copy.
+Both ends run in an event loop, uvloop, with `zmq.asyncio` for ZeroMQ. Blocking calls are a separate case.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""NATS without storage, through nats-py on uvloop: what the hub is measured against. Each function runs in a worker.
+"""NATS without storage, through nats-py on uvloop: a peer of the hub. Each function runs in a worker.
 
-nats-server comes as it is, but for the 64 MB that may wait for one client, which a burst might exceed, and the size
-of a message, which is 1 MB at most otherwise. Messages are taken by a callback: 110 to 160 thousand a second, where
-`async for` and `next_msg` reach 40 to 50 thousand. A publisher lets the event loop turn after every few hundred
-messages, so that they leave while it goes on: never, it is a tenth slower, and after every ten, a third.
+nats-server has its default settings except for two limits: the 64 MB that may wait for one client, which a burst could
+exceed, and the size of a message, by default at most 1 MB. Messages are received with a callback: 110 to 160 thousand
+per second, where `async for` and `next_msg` reach 40 to 50 thousand. A publisher yields to the event loop after every
+few hundred messages, so that they are sent in the meantime. Without that it is a tenth slower; yielding after every ten
+messages makes it a third slower.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ async def _connect(address: str) -> Client:
 
 
 async def publish(line: Line, address: str, count: int) -> int:
-    """When the first was published."""
+    """Returns the time of the first publish."""
     messages = payloads(count)
     async with await _connect(address) as connection:
         line.ready()
@@ -67,7 +68,7 @@ async def publish(line: Line, address: str, count: int) -> int:
 
 
 async def subscribe(line: Line, address: str, count: int) -> int:
-    """When the last was received."""
+    """Returns the time at which the last message was received."""
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     left = count
 
@@ -88,7 +89,7 @@ async def subscribe(line: Line, address: str, count: int) -> int:
 
 
 async def request(line: Line, address: str, count: int) -> list[int]:
-    """How long each took, one after another."""
+    """Send requests one after another. Returns how long each took."""
     times_ns: list[int] = []
     async with await _connect(address) as connection:
         line.ready()
@@ -110,11 +111,11 @@ async def respond(line: Line, address: str) -> None:
         await asyncio.to_thread(line.stop.wait)
 
 
-# A flood, and lone messages beside it
+# A flood, and lone messages at the same time
 
 
 async def flood(line: Line, address: str, per_s: float | None = None) -> int:
-    """As much as goes in, or so many a second, until it is stopped; how many that were."""
+    """Publish at `per_s`, or as fast as possible, until stopped. Returns the number of messages."""
     messages = payloads(TURN if per_s is None else PACED)
     published = 0
     async with await _connect(address) as connection:
@@ -129,7 +130,7 @@ async def flood(line: Line, address: str, per_s: float | None = None) -> int:
 
 
 async def swallow(line: Line, address: str) -> None:
-    """Take the flood, until it is stopped."""
+    """Receive the flood until stopped."""
 
     async def take(message: Msg) -> None:
         return
@@ -142,7 +143,7 @@ async def swallow(line: Line, address: str) -> None:
 
 
 async def publish_lone(line: Line, address: str, count: int) -> None:
-    """One every few milliseconds, with the time in it."""
+    """Publish a message with a timestamp every few milliseconds."""
     async with await _connect(address) as connection:
         line.ready()
         for _ in range(count):
@@ -152,7 +153,7 @@ async def publish_lone(line: Line, address: str, count: int) -> None:
 
 
 async def receive_lone(line: Line, address: str, count: int) -> list[int]:
-    """How old each was when it was received."""
+    """Returns the age of each message when it was received."""
     ages_ns: list[int] = []
     all_here = asyncio.Event()
 

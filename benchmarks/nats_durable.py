@@ -1,9 +1,9 @@
 """How fast are messages published durably, read by a durable subscription and acknowledged, on one JetStream server?
 
-Publisher and consumer are processes of their own. nats-py publishes with `publish_async`, 1,000 under way, fetches by
-1,000 and acknowledges each. Ours publishes 256 at a time, with as many under way, and acknowledges by batches. The
-server syncs as it does by default, for both: with `sync_interval: always` the distance is larger, for a batch is one
-sync. Messages are counted per second of processor time of both clients.
+Publisher and consumer run in separate processes. nats-py publishes with `publish_async`, with 1,000 in flight, fetches
+1,000 at a time and acknowledges each message. Ours publishes 256 at a time, with as many in flight, and acknowledges in
+batches. For both, the server syncs at its default interval. With `sync_interval: always` the difference is larger,
+because a batch needs one sync. The result is messages per second of processor time of both clients.
 """
 
 from __future__ import annotations

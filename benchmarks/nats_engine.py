@@ -1,8 +1,8 @@
-"""Trunkline on a nats-server beside nats-py on the same one: how fast, and how long a lone message takes.
+"""Trunkline on a nats-server compared with nats-py on the same server: throughput, and latency of a lone message.
 
-100 bytes each. Ours publishes one by one, as people write it, and receives in batches. nats-py publishes one by one and
-receives by a callback, which is its fastest way. Messages are counted per second of processor time of both clients: the
-server is the same, and a busy machine changes little.
+Messages have 100 bytes. Ours publishes one by one, as in typical programs, and receives in batches. nats-py publishes
+one by one and receives with a callback, which is its fastest way. Throughput is messages per second of processor time
+of both clients: the server is the same, and a busy machine has little influence.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CASE = Case(
 
 
 async def publish_lone(line: Line, address: str, count: int) -> None:
-    """One every few milliseconds, with the time in it."""
+    """Publish a message with a timestamp every few milliseconds."""
     async with connect(address) as bus:
         await hubs.arrive(bus)
         line.ready()
@@ -52,7 +52,7 @@ async def publish_lone(line: Line, address: str, count: int) -> None:
 
 
 async def receive_lone(line: Line, address: str, count: int) -> list[int]:
-    """How old each was when it was received."""
+    """Returns the age of each message when it was received."""
     async with connect(address) as bus, bus.subscribe(hubs.LONE) as stream:
         line.ready()
         ages: list[int] = []
@@ -64,7 +64,7 @@ async def receive_lone(line: Line, address: str, count: int) -> list[int]:
 
 
 def lone(count: int, pair: Pair, crew: Crew) -> Sample:
-    """How old each message is when it is received, one every few milliseconds: the p50."""
+    """The p50 of the age of messages when they are received, with one message every few milliseconds."""
     with pair.server.running() as place, crew.running() as (sender, receiver):
         receiver.begin(pair.takes, place.address, count)
         receiver.ready()

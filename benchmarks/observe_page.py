@@ -1,6 +1,7 @@
 """What does the open page cost a hub at 10,000 messages a second?
 
-The hub's processor time for so many messages while the model of the page looks, less what they take without it.
+The result is the hub's processor time for these messages while the model of the page polls it, minus the time without
+polling.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ HUB = hubs.hub_on(hubs.UNIX)
 PER_S = 10_000
 EVERY_S = 0.01
 LEAST = 0.01
-"""Percent. Processor time is counted in hundredths of a second, so a short look may seem to cost less than nothing."""
+"""Percent. Processor time is counted in hundredths of a second, so a short measurement could give a negative cost."""
 
 
 async def ours(seconds: int) -> Sample:
@@ -38,7 +39,7 @@ async def ours(seconds: int) -> Sample:
 
 
 async def _per_message(place: Place, model: PageModel, seconds: int, *, looks: bool) -> float:
-    """Processor time of the hub for one message, in seconds."""
+    """Processor time of the hub per message, in seconds."""
     async with connect(place.address) as bus, bus.subscribe(TOPIC) as stream:
         taking = asyncio.create_task(_take(stream))
         before_s, begin, sent = cpu_s(place.pid), time.monotonic(), 0

@@ -1,4 +1,4 @@
-"""The most memory that a stretch of work takes, in this process."""
+"""The peak memory of a piece of work in this process."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Cost(NamedTuple):
 
 
 class Peak:
-    """From now on: the most that this process has, beyond what it has now. `cost` ends it."""
+    """Measures the peak memory of this process from now on, relative to its current memory. `cost` returns it."""
 
     def __init__(self, step: str) -> None:
-        import pyarrow.parquet  # noqa: F401  # it is there before
+        import pyarrow.parquet  # noqa: F401  # not part of the measurement
 
         gc.collect()
         self._step = step
         if sys.platform == "linux":
-            # From here on VmHWM is the peak since now.
+            # This resets VmHWM, the peak, to the current value.
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         self._idle = resident_bytes(os.getpid())
         self._began = time.perf_counter()
@@ -44,5 +44,5 @@ def _peak_bytes() -> int:
     if sys.platform == "linux":
         status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
-    # The peak since the process began, which has done nothing else.
+    # The peak since the start of the process, which has done nothing else.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""What several cases share: the workload, a bare asyncio.Queue that carries it, and a pykka actor."""
+"""Shared by several cases: the workload, a bare asyncio.Queue that carries it, and a pykka actor."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _ID = "0198c0de-0000-7000-8000-000000000000"
 
 
 def message() -> Message:
-    """The same struct as the bus makes, with nothing new in it: no id, no time, no number is drawn."""
+    """The same struct as a message of the bus, but with constant id, time and number."""
     return Message(_ID, TOPIC, PAYLOAD, 1, 1, "bus", RAW)
 
 
 def rate(count: int, began: float) -> Sample:
-    """So many a second, since `began` (on `time.perf_counter`)."""
+    """`count` per second since `began` (a value of `time.perf_counter`)."""
     took_s = time.perf_counter() - began
     return Sample(count / took_s, took_s)
 
 
 async def queue_rate(count: int) -> Sample:
-    """Messages per second through one bare queue, as long as our inbox."""
+    """Messages per second through one bare queue with the capacity of our inbox."""
     queue: asyncio.Queue[Message] = asyncio.Queue(CAPACITY)
 
     async def read() -> None:
@@ -52,7 +52,7 @@ async def queue_rate(count: int) -> Sample:
 
 
 async def queue_handler_rate(count: int, work: Callable[[bytes], Awaitable[None]]) -> Sample:
-    """Messages per second when a task calls a function with what it reads from a bare queue."""
+    """Messages per second when a task calls a function with each payload from a bare queue."""
     queue: asyncio.Queue[Message] = asyncio.Queue(CAPACITY)
 
     async def read() -> None:
@@ -68,7 +68,7 @@ async def queue_handler_rate(count: int, work: Callable[[bytes], Awaitable[None]
 
 
 class Echo(pykka.ThreadingActor):
-    """Gives back what it gets, and says when it has got `count`."""
+    """Returns each message, and signals when it has received `count`."""
 
     def __init__(self, count: int, received: threading.Event) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Echo(pykka.ThreadingActor):
 
 @contextmanager
 def echo(count: int) -> Iterator[tuple[pykka.ActorRef[Echo], threading.Event]]:
-    """A running actor, and what is set when it has got `count` messages."""
+    """A running actor, and an event that is set when it has received `count` messages."""
     received = threading.Event()
     actor = Echo.start(count, received)
     try:
@@ -94,7 +94,7 @@ def echo(count: int) -> Iterator[tuple[pykka.ActorRef[Echo], threading.Event]]:
 
 
 def tell_rate(count: int) -> Sample:
-    """Messages per second told to one actor, until it has got them all."""
+    """Messages per second sent to one actor, until it has received them all."""
     with echo(count) as (actor, received):
         began = time.perf_counter()
         for _ in range(count):
@@ -108,11 +108,11 @@ def one_core(name: str) -> str:
 
 
 def on_one_core(name: str, measure: Callable[[int], Sample]) -> dict[str, Callable[[int], Sample]]:
-    """The same peer, kept on one core; none where the system cannot do that.
+    """The same peer, pinned to one core; empty on systems without that feature.
 
-    Two threads that talk are several times slower on two cores than on one, and the system decides which it is, anew
-    every now and then: 17 or 90 µs for an `ask`. What this gives is the better of the two, and steady. So targets are
-    promised against this one, the harder, and the other has aims.
+    Two communicating threads are several times slower on two cores than on one, and the scheduler changes between the
+    two from time to time: an `ask` takes 17 or 90 µs. On one core the result is stable, and the better of the two.
+    Targets are therefore promised against this variant, which is harder to beat. The other has aims.
     """
     if sys.platform != "linux":
         return {}

@@ -1,7 +1,7 @@
-"""Worker processes: started once for a case, given one piece of work after another, killed when the block ends.
+"""Worker processes. They are started once for a case, run one function after another, and are killed at its end.
 
-So the start of a process is off the clock, and rounds are short. What runs there is a function of a module, called with
-the worker's end of the line; a coroutine runs on uvloop.
+The start of a process is therefore not measured, and rounds are short. The work is a function of a module. Its first
+argument is the worker's end of the connection. A coroutine runs on uvloop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import uvloop
 from benchmarks.servers import Server
 
 SILENT_S = 120.0
-"""Who says nothing for so long hangs."""
+"""A worker that sends nothing for this long is considered to hang."""
 _STOP = b""
 _PR_SET_PDEATHSIG = 1
 _spawn = get_context("spawn")
@@ -39,29 +39,29 @@ P = ParamSpec("P")
 
 
 class WorkerError(RuntimeError):
-    """A worker failed, with its traceback; or it ended, or says nothing any more."""
+    """A worker failed (the text has its traceback), ended, or no longer responds."""
 
 
 class Done(NamedTuple):
-    """What the work has returned, and the processor time it took from `ready` on."""
+    """The result of the work, and its processor time since `ready`."""
 
     value: Any
     cpu_s: float
 
 
 class Line:
-    """The worker's end. Work takes it as its first argument."""
+    """The worker's end of the connection. It is the first argument of the work."""
 
     def __init__(self, pipe: Connection[Any, Any]) -> None:
         self.stop = threading.Event()
-        """Set when the other end wants the work to end."""
+        """Set when the work should end."""
         self._pipe = pipe
         self._work: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._began_s = 0.0
         threading.Thread(target=self._listen, daemon=True).start()
 
     def ready(self) -> None:
-        """Everything is set up: the other end may go on, and the processor time counts from here."""
+        """Report that the setup is complete. The processor time is measured from here."""
         self._pipe.send(("ready", None))
         self._began_s = time.process_time()
 
@@ -75,7 +75,7 @@ class Line:
                     self.stop.clear()
                     self._work.put(said)
         except (EOFError, OSError):
-            # Whoever started it is gone, perhaps killed: whatever is being done here is for nobody.
+            # The parent process has ended, or was killed: the work is no longer needed.
             os._exit(0)
 
     def serve(self) -> None:
@@ -94,16 +94,16 @@ class Line:
 
 
 def _main(pipe: Connection[Any, Any]) -> None:
-    # A Ctrl-C is for the measurement, which then ends its workers.
+    # Ctrl-C is handled by the measuring process, which then ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
-        # A worker that is frozen cannot see that whoever started it was killed.
+        # A frozen worker cannot notice that its parent was killed.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     Line(pipe).serve()
 
 
 class Worker:
-    """The end of whoever measures."""
+    """A worker process, as seen by the measuring process."""
 
     def __init__(self, number: int) -> None:
         self._pipe, theirs = _spawn.Pipe()
@@ -118,28 +118,28 @@ class Worker:
         return pid
 
     def begin(self, function: Callable[Concatenate[Line, P], object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Let the function run there, and go on here."""
+        """Start the function in the worker, without waiting for it."""
         self._pipe.send_bytes(pickle.dumps((partial(function, **kwargs) if kwargs else function, args)))
 
     def ready(self) -> None:
-        """Return when the work has said that it is ready. Raises WorkerError."""
+        """Return when the work is ready. Raises WorkerError."""
         if self.hear() is not None:
             raise WorkerError(f"{self._process.name} has ended its work without a word")
 
     def stop(self) -> None:
-        """Ask the work to end; one that does not look at `stop` goes on."""
+        """Request the end of the work. Work that does not check `stop` continues."""
         self._pipe.send_bytes(_STOP)
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
     def result(self) -> Done:
-        """What the work has returned, when it has. Raises WorkerError."""
+        """Wait for the result of the work. Raises WorkerError."""
         (done,) = results([self])
         return done
 
     def hear(self) -> Done | None:
-        """The next that it says: what the work has returned, or None if that is only ready. Raises WorkerError."""
+        """Wait for the next report: the result of the work, or None for `ready`. Raises WorkerError."""
         try:
             if not self._pipe.poll(SILENT_S):
                 raise WorkerError(f"{self._process.name} has said nothing for {SILENT_S:g} s")
@@ -162,12 +162,12 @@ class Worker:
 
 
 def results(workers: Sequence[Worker]) -> list[Done]:
-    """What all of them have returned, in this order. Raises WorkerError as soon as one of them fails."""
+    """Wait for the results of all workers, in this order. Raises WorkerError as soon as one of them fails."""
     done: dict[Worker, Done] = {}
     while left := {worker.fileno(): worker for worker in workers if worker not in done}:
         heard = wait(left, SILENT_S)
         for number, worker in left.items():
-            # If nobody says anything, the first one tells how long that has been.
+            # If no worker has reported in time, `hear` of the first one raises the error.
             if (number in heard or not heard) and (said := worker.hear()) is not None:
                 done[worker] = said
     return [done[worker] for worker in workers]
@@ -177,7 +177,7 @@ Crew = Server[Sequence[Worker]]
 
 
 def crew(size: int) -> Crew:
-    """So many workers, started by the outermost `running` block and killed at its end, whatever happens."""
+    """`size` workers. The outermost `running` block starts them, and always kills them at its end."""
     return Server(partial(_start, size))
 
 

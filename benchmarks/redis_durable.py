@@ -1,8 +1,9 @@
-"""How many messages a second of processor time are stored in a Redis stream, consumed and acknowledged?
+"""How many messages per second of processor time are stored in a Redis stream, consumed and acknowledged?
 
-100 bytes each, on the same server, which syncs before it confirms. The time is that of the two clients together.
-redis-py stores, reads and acknowledges by 500; ours has up to 10,000 under way. Its asyncio client is the peer, as ours
-runs in an event loop, too. Its blocking client, with commands in the raw, is the fastest way to use it.
+Messages have 100 bytes. The server is the same for both, and syncs before it confirms. The time is that of the two
+clients together. redis-py stores, reads and acknowledges 500 at a time; ours has up to 10,000 in flight. The peer is
+the asyncio client, because ours also runs in an event loop. The blocking client with raw commands is the fastest way to
+use redis-py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""How many messages a second of processor time go from one process to another, through Redis?
+"""How many messages per second of processor time go from one process to another, through Redis?
 
-100 bytes each, on the same server. The time is that of the two clients together: on a busy machine the wall clock says
-more about the neighbours. redis-py publishes in pipelines of 1,000; ours one by one, as people write it.
+Messages have 100 bytes. The server is the same for both. The time is the processor time of the two clients together: on
+a busy machine, elapsed time depends on other processes. redis-py publishes in pipelines of 1,000; ours publishes one by
+one, as in typical programs.
 """
 
 from __future__ import annotations

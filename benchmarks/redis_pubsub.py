@@ -1,7 +1,7 @@
 """Redis publish and subscribe, through redis-py with hiredis, over a unix socket. Each function runs in a worker.
 
-The blocking client at both ends, as `redis.asyncio` takes in a fifth fewer messages; and without `publish()`, which is
-a little slower. The server drops nothing: its limit of what may wait for a subscriber is off.
+Both ends use the blocking client: `redis.asyncio` receives a fifth fewer messages. `publish()` is not used, because it
+is a little slower. The server drops nothing: its limit for the output buffer of a subscriber is off.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REDIS = Server(_start)
 
 
 def publish(line: Line, address: str, count: int) -> int:
-    """In pipelines of 1,000, without transactions; when the first was published."""
+    """Publish in pipelines of 1,000, without transactions. Returns the time of the first publish."""
     messages = payloads(count)
     with Redis(unix_socket_path=address) as client:
         client.ping()
@@ -47,7 +47,7 @@ def publish(line: Line, address: str, count: int) -> int:
 
 
 def subscribe(line: Line, address: str, count: int) -> int:
-    """When the last was received."""
+    """Returns the time at which the last message was received."""
     with Redis(unix_socket_path=address) as client, client.pubsub() as subscription:
         subscription.subscribe(TOPIC)
         messages = subscription.listen()

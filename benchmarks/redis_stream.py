@@ -1,7 +1,7 @@
 """A Redis stream in an append-only file, through redis-py with hiredis: how fast are messages added to it?
 
 With `everysec` Redis acknowledges at once and syncs every second. SYNCED syncs before it acknowledges, as our journal
-does. Snapshots and rewrites of the file are off, so that nothing but the adding is measured.
+does. Snapshots and rewrites of the file are off, so that only the adding of messages is measured.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ SYNCED = Server(partial(_start, sync="always"))
 
 
 def add_rate(count: int, server: Server[str] = EVERYSEC) -> Sample:
-    """Messages per second by pipelines of 1,000 XADD, without transactions.
+    """Messages per second with pipelines of 1,000 XADD, without transactions.
 
-    The blocking client, as `redis.asyncio` reaches half of it; and without `xadd()`, which takes a tenth off.
+    Uses the blocking client: `redis.asyncio` reaches half the rate. Does not use `xadd()`, which is a tenth slower.
     """
     messages = payloads(count)
     with server.running() as socket, Redis(unix_socket_path=socket) as client:

@@ -1,7 +1,7 @@
-"""Redis over TCP, for our bus and for redis-py alone: a server, and what runs in the workers at both ends.
+"""Redis over TCP, for our bus and for redis-py alone: a server, and the functions of the workers.
 
-redis-py is used in the way that is fastest for it: the blocking client with hiredis, in pipelines without transactions.
-The server loses nothing: its limit of what may wait for a subscriber is off. SYNCED stores before it confirms.
+redis-py is used in its fastest way: the blocking client with hiredis, in pipelines without transactions. The server
+loses nothing: its limit for the output buffer of a subscriber is off. SYNCED stores before it confirms.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trunkline import EngineSettings, connect
 GROUP = "bench"
 ASYNC_TOPIC = f"{TOPIC}.async"
 TOGETHER = 500
-"""How many redis-py stores, reads and acknowledges at once."""
+"""The number of messages that redis-py stores, reads and acknowledges at once."""
 CAPACITY = 100_000
 
 
@@ -58,7 +58,7 @@ SYNCED = Server(partial(_start, sync="always"))
 
 
 def publish_alone(line: Line, address: str, count: int) -> int:
-    """redis-py, in pipelines of 1,000; when the first was published."""
+    """redis-py, in pipelines of 1,000. Returns the time of the first publish."""
     messages = payloads(count)
     with Redis.from_url(address) as client:
         client.ping()
@@ -73,7 +73,7 @@ def publish_alone(line: Line, address: str, count: int) -> int:
 
 
 def subscribe_alone(line: Line, address: str, count: int) -> int:
-    """redis-py; when the last was received."""
+    """redis-py. Returns the time at which the last message was received."""
     with Redis.from_url(address) as client, client.pubsub() as subscription:
         subscription.subscribe(TOPIC)
         messages = subscription.listen()
@@ -87,7 +87,7 @@ def subscribe_alone(line: Line, address: str, count: int) -> int:
 
 
 async def publish(line: Line, address: str, count: int) -> int:
-    """Ours, one by one, as people write it; when the first was published."""
+    """Ours, one by one, as in typical programs. Returns the time of the first publish."""
     messages = payloads(count)
     async with connect(address) as bus:
         await bus.publish("bench.ready")
@@ -101,7 +101,7 @@ async def publish(line: Line, address: str, count: int) -> int:
 
 
 async def subscribe(line: Line, address: str, count: int) -> int:
-    """Ours, in batches; when the last was received."""
+    """Ours, in batches. Returns the time at which the last message was received."""
     async with connect(address) as bus, bus.subscribe(TOPIC, capacity=CAPACITY, overflow="drop_newest") as stream:
         line.ready()
         async for batch in stream.batches():
@@ -116,7 +116,7 @@ async def subscribe(line: Line, address: str, count: int) -> int:
 
 
 def store_alone(line: Line, address: str, count: int) -> int:
-    """redis-py, by 500; when the first was stored."""
+    """redis-py, 500 at a time. Returns the time at which the first message was sent."""
     messages = payloads(count)
     with Redis.from_url(address) as client:
         client.ping()
@@ -131,7 +131,7 @@ def store_alone(line: Line, address: str, count: int) -> int:
 
 
 def consume_alone(line: Line, address: str, count: int) -> int:
-    """redis-py, by 500, each acknowledged; when the last was."""
+    """redis-py, 500 at a time. Returns the time of the last acknowledgement."""
     with Redis.from_url(address) as client:
         try:
             client.xgroup_create(TOPIC, GROUP, "$", mkstream=True)
@@ -150,7 +150,7 @@ def consume_alone(line: Line, address: str, count: int) -> int:
 
 
 async def store_async(line: Line, address: str, count: int) -> int:
-    """redis-py's asyncio client, by 500; when the first was stored."""
+    """redis-py's asyncio client, 500 at a time. Returns the time at which the first message was sent."""
     messages = payloads(count)
     async with AsyncRedis.from_url(address) as client:
         await client.ping()
@@ -165,7 +165,7 @@ async def store_async(line: Line, address: str, count: int) -> int:
 
 
 async def consume_async(line: Line, address: str, count: int) -> int:
-    """redis-py's asyncio client, by 500, each acknowledged; when the last was."""
+    """redis-py's asyncio client, 500 at a time. Returns the time of the last acknowledgement."""
     async with AsyncRedis.from_url(address) as client:
         try:
             await client.xgroup_create(ASYNC_TOPIC, GROUP, "$", mkstream=True)
@@ -182,7 +182,7 @@ async def consume_async(line: Line, address: str, count: int) -> int:
 
 
 async def store(line: Line, address: str, count: int) -> int:
-    """Ours, up to 10,000 under way; when the first was stored."""
+    """Ours, with up to 10,000 in flight. Returns the time at which the first message was sent."""
     messages = payloads(count)
     async with connect(address, connection=EngineSettings(durable=(TOPIC,), connect_s=60.0)) as bus:
         await bus.publish("bench.ready")
@@ -196,7 +196,7 @@ async def store(line: Line, address: str, count: int) -> int:
 
 
 async def consume(line: Line, address: str, count: int) -> int:
-    """Ours, in a durable group, each acknowledged; when the last was."""
+    """Ours, in a durable group. Returns the time of the last acknowledgement."""
     settings = EngineSettings(durable=(TOPIC,), connect_s=60.0)
     async with (
         connect(address, connection=settings) as bus,

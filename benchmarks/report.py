@@ -1,4 +1,4 @@
-"""Reports: what a result ran on, and how it is printed."""
+"""Reports: the host and versions of a result, and its printed form."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PACKAGES = (
 
 
 def surroundings() -> tuple[dict[str, str | int], dict[str, str]]:
-    """The host (neither its name nor any path) and the versions of what takes part."""
+    """The host (without its name and without paths) and the versions of the software."""
     host: dict[str, str | int] = {
         "cpu": _cpu(),
         "cores": os.cpu_count() or 1,
@@ -65,7 +65,7 @@ def as_json(result: Result) -> str:
 
 
 def as_table(case: Case, result: Result) -> str:
-    """The result for people: a line per side, how many times better ours is, what is promised, what is aimed at."""
+    """The result as text: a line per side, with the ratio of ours to it, the promise and the aim."""
     rows = [("", result.unit, "times better", "promised", "aim"), (OURS, _figure(result.ours), "", "", "")]
     for name, ratio in result.ratios.items():
         value = result.peers.get(name, result.target.get(name, 0.0))

@@ -1,9 +1,10 @@
 """How long is a round trip of request and response in process, one at a time?
 
-Ours: `await bus.request` to an async handler on the same event loop: id, timeout, routing and books of two messages.
+Ours: `await bus.request` to an async handler on the same event loop, with id, timeout, routing and accounting of two
+messages.
 pykka: `ask` puts an envelope with a future into the queue of an actor, whose thread answers through the future: two
-thread switches. It is measured as the system places the two threads and on one core, which is faster; the promise is
-against that.
+thread switches. It is measured twice: with its two threads scheduled freely, and pinned to one core, which is faster.
+The promise is against the latter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What does a publish cost when every one is on a topic never seen before, so that no route is known?"""
+"""What does a publish cost if each is on a new topic, so that no route is cached?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from benchmarks.harness import Case, Sample
 from benchmarks.routing import MANY, publish, scan, sensors
 
-# Fewer than `max_topics`, so that no side has to forget topics and pay for that as well.
+# Fewer than `max_topics`, so that no side has the additional cost of evicting topics.
 MAX_NEW = 60_000
 
 

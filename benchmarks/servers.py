@@ -1,6 +1,6 @@
-"""Servers, those of others as they come from PyPI: each a process in a directory of its own, gone when the block ends.
+"""Servers, those of peers from PyPI. Each is a process with its own directory; both are removed when the block ends.
 
-The directory is in the system's temporary one (TMPDIR moves it), on the same disk as our side's.
+The directory is in the system's temporary directory (TMPDIR changes it), on the same disk as that of our side.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Any, Generic, NamedTuple, TypeVar
 READY_S = 60.0
 POLL_S = 0.005
 
-# Kills the server when standard input ends: when we close it, and also when we are killed and cannot.
-# The log begins with the number of the server's process.
+# Kills the server when standard input ends: when this process closes it, and also when this process is killed.
+# The log begins with the process id of the server.
 _SERVER = """sh -c 'echo "process $$"; exec "$@" 3<&-' sh "$@" & server=$!"""
 _KEEPER = f"exec 3<&0; {_SERVER}; {{ cat <&3; kill -9 $server; }} >/dev/null 2>&1 & wait $server"
 
 
 class ServerError(RuntimeError):
-    """A server ended, or did not get ready; with what it said instead."""
+    """A server ended, or was not ready in time. The text has its output."""
 
 
 T = TypeVar("T", covariant=True)
 
 
 class Place(NamedTuple):
-    """Where a server is reached, and as which process it runs."""
+    """The address and the process id of a server."""
 
     address: str
     pid: int
 
 
 class Server(Generic[T]):
-    """What others measure, or measure with. It is started by the outermost `running` block and ends with it."""
+    """A resource of measurements, such as a server or workers. The outermost `running` block starts and ends it."""
 
     def __init__(self, start: Callable[[Path], AbstractContextManager[T]]) -> None:
         self._start = start
@@ -47,7 +47,7 @@ class Server(Generic[T]):
 
     @contextmanager
     def running(self) -> Iterator[T]:
-        """Its address. A block inside another one shares its server."""
+        """Yields its address. A nested block uses the same server."""
         if self._address is not None:
             yield self._address
             return
@@ -60,7 +60,7 @@ class Server(Generic[T]):
 
 @contextmanager
 def together(*servers: Server[Any]) -> Iterator[None]:
-    """All of them, until the end of the block."""
+    """Run all of them until the end of the block."""
     with ExitStack() as running:
         for server in servers:
             running.enter_context(server.running())
@@ -69,13 +69,13 @@ def together(*servers: Server[Any]) -> Iterator[None]:
 
 @contextmanager
 def directory() -> Iterator[Path]:
-    """A new directory, removed at the end."""
+    """A new directory, removed at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="trunkline-bench-") as name:
         yield Path(name)
 
 
 def executable(package: str, name: str) -> str:
-    """Where an installed package has put a program; found without importing the package."""
+    """The path of a program of an installed package, found without importing the package."""
     for path in files(package) or ():
         if path.name == name:
             return str(path.locate())
@@ -84,9 +84,9 @@ def executable(package: str, name: str) -> str:
 
 @contextmanager
 def process(command: Sequence[str], log: Path, ready: str) -> Iterator[re.Match[str]]:
-    """A process until the end of the block; gives what the expression `ready` has found in its log.
+    """Run a process until the end of the block. Yields the match of the expression `ready` in its log.
 
-    In a session of its own: a Ctrl-C is for the measurement, which then ends the server.
+    It has its own session: Ctrl-C is handled by the measuring process, which then ends the server.
     """
     with log.open("wb") as output:
         keeper = subprocess.Popen(
@@ -103,7 +103,7 @@ def process(command: Sequence[str], log: Path, ready: str) -> Iterator[re.Match[
 
 
 def pid_of(ready: re.Match[str]) -> int:
-    """The process that has said it is ready."""
+    """The process id of the server, from its log."""
     found = re.match(r"process (\d+)\n", ready.string)
     assert found is not None
     return int(found[1])

@@ -1,4 +1,4 @@
-"""Small journals for the cases of the pipeline: of so many messages, all of them sealed, made once."""
+"""Small journals for the cases of the pipeline. All messages are sealed. Each journal is created once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOURNALS = Server(_journals)
 
 
 def sealed_journal(place: Path, count: int) -> Path:
-    """A journal of so many messages that somebody has heard, made once."""
+    """A journal with `count` messages that were delivered to a subscriber. It is created once."""
     journal = place / f"{count}"
     if not journal.exists():
         with Journal(journal) as owned:

@@ -1,9 +1,10 @@
-"""`python -m benchmarks.soak --minutes 60`: does the memory of a hub with a journal, and of its clients, stay level?
+"""`python -m benchmarks.soak --minutes 60`: does the memory of a hub with a journal, and of its clients, stay constant?
 
-Mixed traffic: requests, a group, a durable group, a durable subscription that falls behind, subscriptions, topics and
-clients that come and go; the journal seals and removes many times an hour. The first quarter is warm-up, with three
-times the rounds: histories and books, which are bounded, are full after it. The growth is that of the median RSS of the
-last tenth over the one of the tenth after the warm-up. Ctrl-C or SIGTERM ends it early, with the same summary.
+The traffic is mixed: requests, a group, a durable group, a durable subscription that falls behind, and subscriptions,
+topics and clients that come and go. The journal seals and removes messages many times an hour. The first quarter is
+warm-up with three times the rate: after it, histories and accounts, which are bounded, are full. The growth is the
+median RSS of the last tenth compared with that of the tenth after the warm-up. Ctrl-C or SIGTERM ends the run early,
+with the same summary.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ JOURNAL = JournalSettings(
     retention=(Retention(topics=">", max_age_s=120.0, even_unread=True),),
 )
 ROUND_MESSAGES = 27
-"""Of the publisher's round and of one visit together, with the answers."""
+"""The messages of one round of the publisher and one visit together, including answers."""
 REQUESTS, JOBS, STORED, VISITED = 6, 5, 5, 3
 FAILS_EVERY = 50
 AUDIT_EVERY, AUDITED = 20, 20
@@ -90,7 +91,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 async def serve(line: Line, folder: str) -> int:
-    """The hub, until it is stopped; how many messages its clients published."""
+    """Run the hub until stopped. Returns the number of messages that its clients published."""
     _only_errors()
     prepare_process()
     broker = JournalBroker(Journal(Path(folder) / "journal", JOURNAL), owns_journal=True)
@@ -102,7 +103,7 @@ async def serve(line: Line, folder: str) -> int:
 
 
 async def work(line: Line, folder: str) -> None:
-    """One of those who answer, and share jobs and stored messages. Some jobs fail the first time."""
+    """A client that answers requests, and shares jobs and stored messages. Some jobs fail at the first attempt."""
     _only_errors()
     async with connect(_address(folder)) as bus:
         numbers = itertools.count(1)
@@ -125,7 +126,7 @@ async def work(line: Line, folder: str) -> None:
 
 
 async def publish(line: Line, folder: str, pause_s: float, warm_s: float) -> None:
-    """Rounds of requests, jobs and stored messages; in the first `warm_s` more of them."""
+    """Publish rounds of requests, jobs and stored messages, at a higher rate for the first `warm_s`."""
     _only_errors()
     async with connect(_address(folder)) as bus:
         await arrive(bus)
@@ -141,7 +142,7 @@ async def publish(line: Line, folder: str, pause_s: float, warm_s: float) -> Non
 
 
 async def visit(line: Line, folder: str, pause_s: float) -> None:
-    """One client after another: it asks, publishes to itself on a topic that is never used again, and leaves."""
+    """Clients, one after another: each publishes to itself on a new topic, sends a request, and disconnects."""
     _only_errors()
     line.ready()
     async for number in _rounds(line, lambda: pause_s):
@@ -154,7 +155,7 @@ async def visit(line: Line, folder: str, pause_s: float) -> None:
             assert await bus.request("ask.price", number, reply=int) == number
             if number % AUDIT_EVERY == 0:
                 async with bus.subscribe("stored.*", name="audit", durable=True) as stream:
-                    # At the end nobody publishes any more.
+                    # At the end of the run, nothing more is published.
                     with suppress(StreamEmpty):
                         for _ in range(AUDITED):
                             if (message := await stream.recv(timeout_s=5.0)) is not None:
@@ -162,7 +163,7 @@ async def visit(line: Line, folder: str, pause_s: float) -> None:
 
 
 async def _rounds(line: Line, pause_s: Callable[[], float]) -> AsyncIterator[int]:
-    """Numbers, one each `pause_s()`, until the work is to end. A round that takes longer delays the next."""
+    """Yields a number every `pause_s()` until stopped. A round that takes longer delays the next."""
     for number in itertools.count(1):
         if line.stop.is_set():
             return
@@ -179,7 +180,7 @@ def _address(folder: str) -> str:
     return f"unix://{folder}/hub.sock"
 
 
-# Around them
+# In the measuring process
 
 
 def soak(minutes: float, rate: float, stop: threading.Event, note: Callable[[str], None]) -> Summary:
@@ -202,14 +203,14 @@ def soak(minutes: float, rate: float, stop: threading.Event, note: Callable[[str
                 break
             by_number = {worker.fileno(): worker for worker in workers}
             for number in wait(by_number, 0):
-                # It has failed, and raises here.
+                # The worker has failed: `hear` raises its error.
                 raise WorkerError(f"a worker has ended too early: {by_number[cast(int, number)].hear()}")
             samples.append(_resident(workers))
             if time.monotonic() - said >= SAY_S:
                 said = time.monotonic()
                 note(f"{(said - began) / 60:6.1f} min  {_row(samples[-1])}")
         minutes = (time.monotonic() - began) / 60
-        # The visitor needs the workers, and all of them the hub.
+        # In this order, because visitor and publisher need the clients, and all of them need the hub.
         for group in ([visitor, publisher], clients):
             for each in group:
                 each.stop()

@@ -1,4 +1,4 @@
-"""How long does a run take, from a journal to all tables? Beside it a full scan of the same rows by Spark itself."""
+"""How long does a run take, from a journal to all tables? The peer is a full scan of the same rows by Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(count: int) -> Sample:
 
 
 def whole_run(spark: SparkSession, journal: Path, count: int) -> float:
-    """The seconds that a run into a new warehouse takes, beside the journal, as the command has it."""
+    """The seconds of a run into a new warehouse beside the journal, the default place of the command."""
     from trunkline.spark.pipeline.run import Pipeline
 
     warehouse = journal / "warehouse"

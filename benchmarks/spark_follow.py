@@ -1,6 +1,6 @@
-"""How long is a warm cycle of `--follow`: an hour of 10,000 new messages into a warehouse of a hundred such hours?
+"""How long is a warm cycle of `--follow` that adds an hour of 10,000 messages to a warehouse of a hundred such hours?
 
-Beside it one warm scan of the messages of that warehouse by Spark.
+The peer is a warm scan of the messages of that warehouse by Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does a run take longer for each message if there are more of them? Ten million beside one and five."""
+"""Does a run take longer per message if there are more messages? Ten million compared with one and five million."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS = 10_000_000
 
 
 def run(count: int, *, of: int) -> Sample:
-    """Microseconds for each message, of a part of so many."""
+    """Microseconds per message, for a journal of `count / of` messages."""
     with SPARK.running() as spark, BUSY.running() as journals:
         part = count // of
         took_s = whole_run(spark, journals.partly_sealed(part), part)

@@ -1,6 +1,6 @@
 """How fast are messages of a sealed lake counted by topic, through `trunkline.spark.messages()`?
 
-Beside it Spark's own reader on the directory, in which nothing is but these files.
+The peer is Spark's own reader on the directory, which contains only these files.
 """
 
 from __future__ import annotations

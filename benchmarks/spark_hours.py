@@ -1,4 +1,4 @@
-"""A journal of a hundred hours, each with as many messages, that goes on hour by hour."""
+"""A journal of a hundred hours with the same number of messages each. Further hours can be added."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = JournalSettings(seal=False, sync=Sync.SYSTEM)
 
 
 class _Clock:
-    """Goes on a little with each look at it, and stays within the hour."""
+    """A clock that advances by a step with each reading, and stays within the hour."""
 
     def __init__(self, step_ns: int) -> None:
         self._step_ns = step_ns
@@ -43,7 +43,7 @@ class HourlyJournal:
         self._clock = _Clock(HOUR_NS // (8 * per_hour))
 
     def fill(self) -> None:
-        """The hundred hours, all of them sealed."""
+        """Create the hundred hours, all of them sealed."""
         self.grow(HOURS)
         with Journal(self.directory, SETTINGS) as journal:
             journal.seal(everything=True)

@@ -1,4 +1,4 @@
-"""What the cases of reading with Spark share: a session, and journals that are made once and read in every round."""
+"""Shared by the cases that read with Spark: a session, and journals that are created once and read in every round."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 TOPICS = 50
 AT_ONCE = 1000
 SEAL_ROWS = 125_000
-"""So that a million rows are eight files."""
+"""With this setting, a million rows are eight files."""
 SETTINGS = JournalSettings(seal=False, seal_rows=SEAL_ROWS)
 
 Fill = Callable[[Path, int], None]
-"""Makes a journal of so many messages, of which an eighth is not sealed."""
+"""Creates a journal with a number of messages, of which an eighth is not sealed."""
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def _spark(folder: Path) -> Iterator[SparkSession]:
 
 
 class Lakes:
-    """Journals that are filled with so many messages, each once."""
+    """Journals with a given number of messages. Each is created once."""
 
     def __init__(self, folder: Path, fill: Fill, settings: JournalSettings) -> None:
         self._folder = folder
@@ -53,7 +53,7 @@ class Lakes:
         self._settings = settings
 
     def partly_sealed(self, count: int) -> Path:
-        """An eighth is not sealed yet."""
+        """A journal of which an eighth is not sealed."""
         place = self._folder / f"{count}"
         if not place.exists():
             self._fill(place, count)

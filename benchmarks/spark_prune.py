@@ -1,4 +1,4 @@
-"""How long does one hour of a hundred take, chosen by `where hour = …`? Beside it all of them."""
+"""How long does a query of one hour of a hundred take, with `where hour = …`? The peer is a query of all hours."""
 
 from __future__ import annotations
 

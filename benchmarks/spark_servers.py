@@ -1,4 +1,4 @@
-"""What the cases with Spark share: a durable hub, and a session."""
+"""Shared by the cases with Spark: a durable hub, and a session."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How many rows a second go from a DataFrame onto a durable channel of a hub?
+"""How many rows per second go from a DataFrame to a durable channel of a hub?
 
-100 bytes each, out of memory, in two partitions, until all are on the hub's disk. The peer is what people write without
-a sink: `foreach`, with a blocking bus that each partition opens, and a publish for each row.
+Rows have 100 bytes, and come from memory in two partitions. The time ends when all are on the hub's disk. The peer is
+the usual way without a sink: `foreach`, with a blocking bus that each partition opens, and a publish for each row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOREACH_ROWS = 4000
 
 
 def measure(count: int, most: int, work: Callable[[DataFrame, str], None]) -> Sample:
-    """Rows a second. A few rows come first: they start Spark's Python processes."""
+    """Rows per second. A few rows are sent before, to start Spark's Python processes."""
     with HUB.running() as hub, SPARK.running() as spark:
         rows = _rows(spark, min(count, most)).cache()
         total = rows.count()
@@ -58,7 +58,7 @@ def publish_each(rows: DataFrame, address: str) -> None:
 
 def _publisher(address: str) -> Callable[[Row], None]:
     opened: list[BlockingBus] = []
-    """Each partition gets this anew, and opens its own."""
+    """Each partition gets an empty copy, and opens its own bus."""
 
     def publish(row: Row) -> None:
         from trunkline import connect_blocking

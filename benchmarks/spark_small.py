@@ -1,6 +1,7 @@
 """How long does `trunkline pipeline run` take on a small journal, from the command to its exit?
 
-Beside it a program with a plain SparkSession that counts the same rows. Ours has the class archive, made before.
+The peer is a program with a plain SparkSession that counts the same rows. Ours uses the class archive, which is created
+before the measurement.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How fast is a full scan of journal and lake, all columns, through `format("trunkline")`? An eighth is not sealed.
+"""How fast is a full scan of journal and lake, all columns, with `format("trunkline")`? An eighth is not sealed.
 
-Beside it Spark's own Parquet reader, on a lake of the same messages that are all sealed.
+The peer is Spark's own Parquet reader, on a lake with the same messages, all of them sealed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""How long from the command to the first row: a program that starts a Spark session, asks a small question, ends?
+"""How long does a program take that starts a Spark session, runs a small query and ends?
 
-Ours with the class archive, which is made before; beside it the session as PySpark starts it, on the same Java.
+Ours uses the class archive, which is created before the measurement. The peer is a plain PySpark session on the same
+Java.
 """
 
 from __future__ import annotations

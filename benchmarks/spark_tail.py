@@ -1,6 +1,6 @@
-"""How long from a publish until a streaming query has seen it? Each batch is published when the last one was seen.
+"""How long does it take from a publish until a streaming query has processed it?
 
-Beside it Spark's own stream of Parquet files, one file for each of the same batches.
+Each batch is published when the previous one was processed. The peer is Spark's stream of Parquet files, one a batch.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ MESSAGES = 100
 BATCHES = 20
 WARM_UP = 5
 PATIENCE_S = 120
-Publish = Callable[[int], Awaitable[object]]  # a batch, which begins after this number
+Publish = Callable[[int], Awaitable[object]]  # publishes a batch that begins after this number
 
 
 async def watch(count: int, stream: DataFrame, publish: Publish, folder: Path) -> Sample:
-    """Milliseconds. The first batches start everything, and do not count."""
+    """Milliseconds. The first batches are warm-up, and do not count."""
     from pyspark.sql import functions as F
 
     seen: queue.Queue[int] = queue.Queue()
@@ -68,7 +68,7 @@ async def files(count: int) -> Sample:
 
 
 async def write(folder: Path, after: int) -> None:
-    """A file under a hidden name, and then under its own. It need not be on disk: that would only take longer."""
+    """Write a file under a hidden name, then rename it. It is not synced, which would only take longer."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,7 +1,8 @@
-"""A journal as a busy bus leaves it: events, requests with their answers, and messages that follow from others.
+"""A journal like that of a busy bus: events, requests with their answers, and messages that refer to others.
 
-Of a thousand messages 700 are events on one of 50 topics, 100 requests, 100 their answers, and 100 name the message
-before them. A subscriber hears all of them. A thousand take two seconds: five million are a bit less than three hours.
+Of a thousand messages, 700 are events on one of 50 topics, 100 are requests, 100 are their answers, and 100 refer to
+the message before them. A subscriber receives all of them. A thousand messages span two seconds, and five million a bit
+less than three hours.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Clock:
 
 
 def fill(place: Path, count: int) -> None:
-    """A journal of so many messages, a multiple of a thousand, an eighth of them not sealed."""
+    """Create a journal of `count` messages, a multiple of a thousand. An eighth of them is not sealed."""
     clock = _Clock()
     hot = count // 8 // AT_ONCE
     with Journal(place, SETTINGS, world=World(time_ns=clock.time_ns)) as journal:

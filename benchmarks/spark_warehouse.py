@@ -1,4 +1,4 @@
-"""A warehouse of a hundred hours, each with as many messages, and its journal, which goes on."""
+"""A warehouse of a hundred hours with the same number of messages each, and its journal, which can grow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class HourlyWarehouse:
-    """Made once of `count` messages; `grow` adds an hour to the journal, and `pipeline` takes it in."""
+    """Built once from `count` messages. `grow` adds an hour to the journal, and `pipeline` ingests it."""
 
     def __init__(self, place: Path, count: int) -> None:
         self.per_hour = max(1, count // HOURS)
@@ -25,13 +25,13 @@ class HourlyWarehouse:
         self.grow = self._journal.grow
 
     def make(self) -> None:
-        """All tables."""
+        """Build all tables."""
         self._journal.fill()
         with self.pipeline() as pipeline:
             pipeline.run()
 
     def make_messages(self) -> None:
-        """The messages alone: what a run begins with."""
+        """Build only the messages, the first part of a run."""
         from trunkline.spark.pipeline.ingest import Ingest
         from trunkline.spark.pipeline.outlook import Ends
 
@@ -64,7 +64,7 @@ class HourlyWarehouses:
         return self._get("all tables", count, HourlyWarehouse.make)
 
     def messages_of(self, count: int) -> HourlyWarehouse:
-        """With no other table."""
+        """A warehouse with only the table of messages."""
         return self._get("messages", count, HourlyWarehouse.make_messages)
 
     def _get(self, kind: str, count: int, make: Callable[[HourlyWarehouse], None]) -> HourlyWarehouse:

@@ -1,4 +1,4 @@
-"""Payloads that say when they were made, on the clock that all processes of a machine share; and an even pace."""
+"""Payloads with the time of their creation, on a clock that all processes of a machine share; and a rate limiter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.durable import PAYLOAD_BYTES
 
 EVERY_S = 0.004
 PACED = 500
-"""Messages at a time, at a pace."""
+"""The number of messages at a time, if the rate is limited."""
 _TIME_BYTES = 8
 _REST = bytes(PAYLOAD_BYTES - _TIME_BYTES)
 
@@ -23,14 +23,14 @@ def age_ns(payload: bytes) -> int:
 
 
 class Pace:
-    """So many messages a second, whoever publishes them; without a pace only a turn of the event loop in between."""
+    """Limits the rate to `per_s` messages per second. Without a limit, it only yields to the event loop."""
 
     def __init__(self, per_s: float | None) -> None:
         self._per_s = per_s
         self._due_s = time.monotonic()
 
     async def after(self, count: int) -> None:
-        """After so many: wait until it is time for the next ones. What is late is not made up for."""
+        """Call after `count` messages: waits until the next ones are due. Delays are not made up for."""
         if self._per_s is None:
             await asyncio.sleep(0)
             return

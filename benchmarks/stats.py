@@ -1,6 +1,6 @@
 """How long does `bus.stats()` take when 10,000 topics are in use?
 
-Counts per topic are gathered when they are looked at; what that adds is shown beside it.
+Counts per topic are computed when they are read. A second row includes that cost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ async def with_per_topic(count: int) -> Sample:
 
 
 async def stats(count: int, *, look: bool) -> Sample:
-    """Microseconds per call, with or without looking at the counts per topic."""
+    """Microseconds per call, with or without reading the counts per topic."""
     async with connect() as bus, bus.subscribe("sensor.>") as stream:
         for number in range(TOPICS):
             await bus.publish(f"sensor.{number}", PAYLOAD)

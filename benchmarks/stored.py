@@ -1,4 +1,4 @@
-"""Our side of the cases of the journal: messages published durably, by a thousand tasks or a thousand at once."""
+"""Our side of the cases of the journal: durable publishes by a thousand tasks, or a thousand messages at once."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from trunkline.journal import Journal
 
 
 async def ready(bus: Bus) -> None:
-    """The journal is open when its first message is on disk. The peers' servers are up before their clock starts."""
+    """Open the journal by storing a first message. The servers of peers are also started before the measurement."""
     await bus.publish("bench.ready")
 
 
 async def publish_piped(bus: Bus, messages: Sequence[bytes]) -> None:
-    """From one place, with a thousand under way, as JetStream's publish_async and a pipeline of Redis do it."""
+    """From one task, with a thousand in flight, like JetStream's publish_async and a pipeline of Redis."""
     async with bus.pipeline(IN_FLIGHT) as pipe:
         for payload in messages:
             await pipe.publish(TOPIC, payload)
 
 
 async def publish_each(bus: Bus, messages: Sequence[bytes]) -> None:
-    """By a thousand tasks, each of which waits until its message is on disk before it takes the next."""
+    """By a thousand tasks. Each waits until its message is on disk before it publishes the next."""
     waiting = iter(messages)
 
     async def work() -> None:
@@ -37,7 +37,7 @@ async def publish_each(bus: Bus, messages: Sequence[bytes]) -> None:
 
 
 async def publish_batches(bus: Bus, count: int) -> None:
-    """So many, a thousand at once, one batch after another."""
+    """`count` messages, a thousand at once, one batch after another."""
     messages = payloads(min(count, DIFFERENT))
     for first in range(0, count, IN_FLIGHT):
         start = first % DIFFERENT
@@ -46,7 +46,7 @@ async def publish_batches(bus: Bus, count: int) -> None:
 
 @asynccontextmanager
 async def stored(count: int, *, sealed: bool) -> AsyncIterator[Path]:
-    """A directory with so many messages in its journal, or, `sealed`, in its lake."""
+    """A directory with `count` messages in its journal, or in its lake if `sealed`."""
     with directory() as folder:
         async with connect("memory:", journal=folder) as bus:
             await publish_batches(bus, count)

@@ -1,8 +1,8 @@
-"""How many messages a second do two threads publish into a bus that lives in an event loop?
+"""How many messages per second do two threads publish into a bus that runs in an event loop?
 
-Ours: `bus.from_thread().publish` in two threads, without waiting for each; one subscriber takes every message with
-`async for`. Each message gets a future, an id, a time, a number, and its place in history and books.
-queue.Queue: two threads put the payloads into one bounded queue, as long as ours, and a third thread takes them out.
+Ours: `bus.from_thread().publish` in two threads, without waiting for each message. One subscriber takes every message
+with `async for`. Each message gets a future, an id, a time and a number, and is added to history and accounts.
+queue.Queue: two threads put payloads into one bounded queue with our capacity, and a third thread takes them out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUEUE = "queue.Queue"
 
 @contextmanager
 def in_threads(count: int, put: Callable[[], object]) -> Iterator[None]:
-    """Call `put` so many times, divided among the threads."""
+    """Call `put` `count` times, divided among the threads."""
 
     def work(times: int) -> None:
         for _ in range(times):

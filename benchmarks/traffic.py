@@ -1,4 +1,4 @@
-"""What the cases with a hub do alike: let workers publish, subscribe, ask and answer, on one side or another."""
+"""Shared by the cases with a hub: workers publish, subscribe, send requests and answer, for any side."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from benchmarks.processes import Crew, Done, results
 from benchmarks.servers import Place, Server
 
 Work = Callable[..., Any]
-"""A function for a worker: of the line, an address, and mostly a count."""
+"""A function for a worker. Its arguments are the line, an address, and usually a count."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A server, what one worker does with it, and what others do at the other end."""
+    """A server, the function of the first worker, and the function of the other workers."""
 
     server: Server[Place]
     sends: Work
@@ -25,7 +25,7 @@ class Pair:
 
 
 def carry(pair: Pair, crew: Crew, count: int) -> list[Done]:
-    """The first worker publishes `count` messages to all the others: when it began, and when each had the last."""
+    """The first worker publishes `count` messages to all others. The results are the start time and the end times."""
     with pair.server.running() as place, crew.running() as (publisher, *subscribers):
         for subscriber in subscribers:
             subscriber.begin(pair.takes, place.address, count)
@@ -43,14 +43,14 @@ def rate(count: int, pair: Pair, crew: Crew) -> Sample:
 
 
 def client_rate(count: int, pair: Pair, crew: Crew) -> Sample:
-    """Deliveries per second of processor time of all clients together: what a busy machine hardly changes."""
+    """Deliveries per second of processor time of all clients together. A busy machine has little influence on it."""
     done = carry(pair, crew, count)
     cpu_s = sum(each.cpu_s for each in done)
     return Sample(count * (len(done) - 1) / cpu_s, cpu_s)
 
 
 def ask(count: int, pair: Pair, crew: Crew) -> list[int]:
-    """The first worker asks the second one `count` times: how long each took, in nanoseconds."""
+    """The first worker sends `count` requests to the second. Returns how long each took, in nanoseconds."""
     with pair.server.running() as place, crew.running() as (asker, responder):
         responder.begin(pair.takes, place.address)
         responder.ready()
@@ -62,6 +62,6 @@ def ask(count: int, pair: Pair, crew: Crew) -> list[int]:
 
 
 def quantile(times_ns: list[int], percent: int) -> Sample:
-    """In microseconds: so many percent of the times are at most this."""
+    """The percentile of the times, in microseconds."""
     value = statistics.quantiles(times_ns, n=100, method="inclusive")[percent - 1] if len(times_ns) > 1 else times_ns[0]
     return Sample(value / 1e3, sum(times_ns) / 1e9)

@@ -1,8 +1,8 @@
-"""How many arrays of 8 MiB go from one process to another, through a hub in a third, on one host?
+"""How many arrays of 8 MiB go from one process to another, through a hub in a third process, on one host?
 
-The same program on the same bus, with shared memory and without it; and nats-py, which gets the bytes of the array and
-makes an array of what it receives. The subscriber reads a number of every page. The first arrays are not measured:
-memory that is written for the first time takes ten times as long, and a program that runs for a while does so once.
+The same program runs on the same bus with and without shared memory. nats-py sends the bytes of the array, and the
+receiver makes an array of them. The subscriber reads a number of every page. The first arrays are not measured: writing
+memory for the first time takes ten times as long, and a long-running program does it only once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""How many messages a second go from one process to another, beside zenoh between two peers?
+"""How many messages per second go from one process to another, compared with zenoh in peer mode?
 
-100 bytes each, one by one, from the first publish to the last message received, over a unix socket.
-Ours: through a hub in a third process, which routes, bounds and accounts; received in batches, on uvloop.
-zenoh: in peer mode the two processes are connected directly, without a router; it batches in threads of its own, in
-Rust, and hands each message to a callback.
+Messages have 100 bytes and are published one by one over a unix socket. The time is from the first publish to the last
+message received.
+Ours: through a hub in a third process, with routing, backpressure and accounting. Received in batches, on uvloop.
+zenoh: in peer mode the two processes are connected directly, without a router. It batches in its own threads, in Rust,
+and passes each message to a callback.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """zenoh in peer mode: two processes, connected directly over a unix socket. Each function runs in a worker.
 
-A publisher waits when the other one is slow (`BLOCK`), so nothing is lost, and a callback takes each message.
+A publisher waits if the subscriber is slow (`BLOCK`), so nothing is lost. A callback receives each message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEY = TOPIC.replace(".", "/")
 
 @contextmanager
 def _start(folder: Path) -> Iterator[Place]:
-    """No server: the subscriber listens here."""
+    """There is no server: the subscriber listens at this address."""
     yield Place(f"unixsock-stream/{folder}/zenoh.sock", os.getpid())
 
 
@@ -37,14 +37,14 @@ def _settings(**endpoints: str) -> zenoh.Config:
     config = zenoh.Config()
     config.insert_json5("mode", '"peer"')
     config.insert_json5("scouting/multicast/enabled", "false")
-    config.insert_json5("transport/shared_memory/enabled", "false")  # it is for large payloads
+    config.insert_json5("transport/shared_memory/enabled", "false")  # shared memory is for large payloads
     for way in ("listen", "connect"):
         config.insert_json5(f"{way}/endpoints", json.dumps([endpoints[way]] if way in endpoints else []))
     return config
 
 
 def publish(line: Line, address: str, count: int) -> int:
-    """When the first was published."""
+    """Returns the time of the first publish."""
     messages = payloads(count)
     with zenoh.open(_settings(connect=address)) as session:
         publisher = session.declare_publisher(KEY, congestion_control=zenoh.CongestionControl.BLOCK)
@@ -58,7 +58,7 @@ def publish(line: Line, address: str, count: int) -> int:
 
 
 def subscribe(line: Line, address: str, count: int) -> int:
-    """When the last was received."""
+    """Returns the time at which the last message was received."""
     received = threading.Event()
     ended_ns = 0
     left = count

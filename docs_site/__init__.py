@@ -1,1 +1,1 @@
-"""The site: pages of docs/ and pages that are made of the code, staged in one directory for Zensical."""
+"""The site: pages of docs/ and pages that are generated from the code, staged in one directory for Zensical."""

@@ -43,7 +43,7 @@ def stage(build: Path) -> Path:
 
 
 def generated() -> Iterator[tuple[str, str]]:
-    """The pages that are made of the code, by their names."""
+    """The pages that are generated from the code, by name."""
     yield from by_example.pages(ROOT)
     yield "reference/api.md", api.page()
     yield "reference/settings.md", settings_tables.page()

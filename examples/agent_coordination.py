@@ -14,7 +14,7 @@ class Task:
 
 
 class Worker:
-    """An agent: an endpoint for what concerns it alone, a place in the group for the common work."""
+    """An agent: an endpoint for its own messages, and a member of the group that shares the work."""
 
     def __init__(self, bus: tl.Bus) -> None:
         self.bus, self.done = bus, 0
@@ -22,7 +22,7 @@ class Worker:
         bus.handle("tasks.square", self.work, group="workers", name=f"{bus.name} works")
 
     async def listen(self, message: tl.Message) -> int:
-        """Direct messages, broadcasts and requests all arrive here; what is returned answers a request."""
+        """Direct messages, broadcasts and requests all arrive here. The return value answers a request."""
         if message.type is not tl.MessageType.REQUEST:
             print(f"  {self.bus.name} hears from {message.sender}: {message.decode()}")
         return self.done
@@ -34,7 +34,7 @@ class Worker:
 
 async def main() -> None:
     broker = tl.MemoryBroker()
-    # A bus for each: its name is the sender of what it says.
+    # One bus for each agent: its name is the sender of its messages.
     coordinator, ann, ben, cid = (tl.connect(broker, name=name) for name in ("coordinator", "ann", "ben", "cid"))
     async with coordinator, ann, ben, cid:
         workers = [Worker(ann), Worker(ben), Worker(cid)]

@@ -1,4 +1,4 @@
-"""Rules that route, filters on content, a hook of one's own, and a failing handler that stops nobody else."""
+"""Routing rules, filters on content, your own hook, and a failing handler that does not affect the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import trunkline as tl
 
 
-# A hook of one's own, from a function on one message: it lets pass, changes, or refuses.
+# Your own hook, from a function on one message: it passes, changes or refuses it.
 def no_cards(message: tl.Message) -> tl.Message:
     if "card" in (message.headers or {}):
         raise tl.Refused("card numbers do not travel on this bus")

@@ -1,4 +1,4 @@
-"""Durable topics: a service is stopped in the middle, goes on after a restart, and gets a dead letter once more."""
+"""Durable topics: a service is stopped in the middle, continues after a restart, and handles a dead letter again."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ ORDERS = {"a1": "tea", "a2": "cup", "a3": "tea", "a4": "hat", "a5": "cup"}
 
 
 async def place(directory: str) -> None:
-    """The shop: when a publish returns, the order is on disk. Nobody listens yet."""
+    """The shop: when a publish returns, the order is on disk. There are no subscribers yet."""
     async with tl.connect("memory:", name="shop", journal=directory) as bus:
         for order, item in ORDERS.items():
             await bus.publish("orders.placed", item, id=order)
 
 
 async def pack_orders(directory: str, stock: set[str], until: str, *, breaks: bool = False) -> None:
-    """One run of the packing service: it begins where the run before it has ended, and ends with an order."""
+    """One run of the packing service: it starts where the last run ended, and stops at a given order."""
     reached = asyncio.Event()
     async with tl.connect("memory:", name="depot", journal=directory) as bus:
         # The journal knows the handler by its name, "pack", and so how far it is.

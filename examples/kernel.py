@@ -1,4 +1,4 @@
-"""A kernel shared by a person and an agent: both execute, each gets its own, and everything is on the bus."""
+"""A kernel shared by a person and an agent: both execute code, each gets its own output; all traffic is on the bus."""
 
 from __future__ import annotations
 

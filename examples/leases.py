@@ -1,4 +1,4 @@
-"""Leases between agents: a keeper answers acquire, renew and release; a lease that ends goes to the next in line."""
+"""Leases between agents: a keeper answers acquire, renew and release. A lease that ends goes to the next in line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEASE_S = 0.1
 
 
 class Keeper:
-    """Keeps one camera: who holds it and until when. Who asks for it is answered when it is their turn."""
+    """Keeps one camera: its holder, and until when. A request for it is answered when its turn comes."""
 
     def __init__(self, bus: tl.Bus) -> None:
         self.holder, self.ends, self.line, self.freed = "", 0.0, asyncio.Lock(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""What is urgent goes to a notifier at once; everything goes to a log, which takes its time."""
+"""Urgent messages go to a notifier at once. All messages go to a slow log."""
 
 from __future__ import annotations
 

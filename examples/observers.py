@@ -1,4 +1,4 @@
-"""Monitor, audit and dead-letter capture: three plain subscribers, and nobody who is watched knows of them."""
+"""Monitor, audit and dead-letter capture: three plain subscribers. The observed programs need no changes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import trunkline as tl
 
 
 async def monitor(messages: tl.Stream, seen: Counter[str]) -> None:
-    """How much of what: taken in batches, it is cheap enough to watch everything."""
+    """Counts messages by topic. It takes them in batches, so that watching everything stays cheap."""
     async for batch in messages.batches():
         seen.update(message.topic for message in batch)
 
 
 async def audit(messages: tl.Stream, lines: list[str]) -> None:
-    """Who said what to whom, in order."""
+    """Records sender, recipient and payload of each message, in order."""
     async for message in messages:
         lines.append(f"{message.seq:2} {message.type.name:8} {message.sender} -> {message.recipient or message.topic}")
 

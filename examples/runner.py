@@ -8,7 +8,7 @@ import trunkline as tl
 
 
 class Runner:
-    """What you have already. It knows nothing of the bus."""
+    """Your existing code. It does not use the bus."""
 
     async def run(self, job: str) -> str:
         if job == "divide":
@@ -18,7 +18,7 @@ class Runner:
 
 
 class Announced:
-    """The same runner, with news on `runs.started`, `.finished`, `.failed` and `.stopped`."""
+    """The same runner, which publishes on `runs.started`, `.finished`, `.failed` and `.stopped`."""
 
     def __init__(self, runner: Runner, bus: tl.Bus) -> None:
         self._runner, self._bus = runner, bus
@@ -39,7 +39,7 @@ class Announced:
         return None if task.cancelled() or task.exception() else task.result()
 
     async def stop(self, job: str) -> bool:
-        """Answers whether there was something to stop."""
+        """Answers whether a run was stopped."""
         return job in self._running and self._running[job].cancel()
 
 

@@ -1,4 +1,4 @@
-"""An order shop in one process: what a bus is for, and what it tells afterwards."""
+"""An order shop in one process: what a bus does, and what it reports afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From threads: publishing into an async bus through its door, and a whole bus without async."""
+"""Publishing from threads into an async bus, and a bus that is used without async."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import trunkline as tl
 
 
 async def door() -> None:
-    """The bus lives in the event loop; sensors in threads of their own publish into it."""
+    """The bus runs in the event loop. Sensors in their own threads publish into it."""
     async with tl.connect(name="plant") as bus, bus.subscribe("sensors.*") as readings:
         way_in = bus.from_thread()
 
@@ -24,7 +24,7 @@ async def door() -> None:
 
 
 def script() -> None:
-    """No event loop in sight: for scripts, notebooks and programs built on threads."""
+    """Without an event loop: for scripts, notebooks and programs built on threads."""
     with tl.connect_blocking(name="script") as bus, ThreadPoolExecutor(4) as pool:
 
         @bus.on("square", concurrency=4)

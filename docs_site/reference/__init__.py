@@ -1,1 +1,1 @@
-"""Reference pages that are made of the code: they cannot be older than it."""
+"""Reference pages that are generated from the code, so they are never stale."""

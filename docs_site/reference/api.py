@@ -30,7 +30,7 @@ def page() -> str:
     lines = [
         "# API",
         "",
-        "The public names of each module, made of the docstrings. [Errors](errors.md) and [settings](settings.md) have",
+        "The public names of each module, from the docstrings. [Errors](errors.md) and [settings](settings.md) have",
         "pages of their own.",
         "",
     ]

@@ -17,7 +17,7 @@ def page() -> str:
         "# Errors",
         "",
         "All errors of Trunkline are a `TrunklineError`. Each says in one line what happened and what to do next.",
-        "`retryable` says whether the same call may go well later. The [specification](../specification.md#errors)",
+        "`retryable` says whether the same call may succeed later. The [specification](../specification.md#errors)",
         "says which call raises what.",
         "",
         "```text",

@@ -1,4 +1,4 @@
-"""All settings: name, default, and what the source says of each."""
+"""All settings: name, default, and description from the source."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def page() -> str:
     lines = [
         "# Settings",
         "",
-        "Groups of settings are frozen and checked when they are made. The settings of a bus are also read from the",
+        "Groups of settings are frozen and checked when they are built. The settings of a bus are also read from the",
         "environment (`TRUNKLINE_DRAIN_S=2`, `TRUNKLINE_BACKPRESSURE__TIMEOUT_S=1`) and from the TOML file that",
         "`TRUNKLINE_CONFIG` names.",
         "",
@@ -49,7 +49,7 @@ def page() -> str:
 
 
 def _told(page: str) -> dict[str, str]:
-    """What the tables of a page say of settings."""
+    """The descriptions of settings in the tables of a page."""
     return {row["name"]: LINK.sub(r"\1", row["what"]) for row in ROW.finditer((DOCS / page).read_text())}
 
 

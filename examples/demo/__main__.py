@@ -33,7 +33,7 @@ async def tell(narrator: Narrator, output: Output) -> None:
         it must be. This takes one or two minutes. Ctrl-C ends it and leaves nothing behind."""
     )
     async with Processes(output.logs) as processes:
-        # Spark takes longest to start: it does so while the first chapters are told.
+        # Spark takes longest to start: it starts during the first chapters.
         await processes.start("spark", "examples.demo.spark", output.journal, output.warehouse)
         story = Story(narrator, processes, output)
         await story.run()

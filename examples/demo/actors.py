@@ -1,4 +1,4 @@
-"""The price list of the shop: an actor, in a process of its own."""
+"""The price list of the shop: an actor in its own process."""
 
 from __future__ import annotations
 

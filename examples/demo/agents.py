@@ -1,4 +1,4 @@
-"""The agents of the shop, each a process of its own: `python -m examples.demo.agents NAME ADDRESS`."""
+"""The agents of the shop, each in its own process: `python -m examples.demo.agents NAME ADDRESS`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Invoice:
 
 @dataclass
 class Look:
-    """What the dashboard shows, and how many orders it had no room for, by its own count."""
+    """The orders on the dashboard, and the number of orders that it dropped, by its own count."""
 
     shown: list[int]
     dropped: int
@@ -41,7 +41,7 @@ class Look:
 
 @dataclass
 class MeanOf:
-    """A task for the analyst: the mean of so many invoices, computed by this kernel."""
+    """A task for the analyst: the mean of a number of invoices, computed by this kernel."""
 
     invoices: int
     kernel: str
@@ -49,7 +49,7 @@ class MeanOf:
 
 @dataclass
 class Mean:
-    """What the kernel said, and how many invoices the analyst took and did not want, by its own count."""
+    """The result of the kernel, and the numbers of accepted and filtered invoices, by the analyst's own count."""
 
     euros: str
     taken: int
@@ -97,7 +97,7 @@ async def billing(bus: tl.Bus, name: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def dashboard(bus: tl.Bus, name: str) -> AsyncIterator[None]:
-    """Shows the last ten orders to whoever looks. It reads only then, so it is too slow for a busy day."""
+    """Shows the last ten orders on request. It reads only then, so it is too slow for a busy day."""
     async with bus.subscribe("orders.*", name=name, capacity=10, overflow="drop_oldest") as orders:
 
         @bus.on("dashboard.look")

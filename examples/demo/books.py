@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 
 class Books:
-    """What is left when the shop is closed: the journal, and what Spark makes of it."""
+    """After the shop is closed: the journal, and the tables that Spark makes from it."""
 
     def __init__(self, story: Story) -> None:
         self.story = story
@@ -33,7 +33,7 @@ class Books:
         await self.balance()
 
     def counted(self) -> dict[tuple[str, str], dict[str, int]]:
-        """What became of messages by what the agents say: the invoices they sent, and their own counts."""
+        """The fates of messages according to the agents: the invoices they sent, and their own counts."""
         looks, billed, analysed = self.story.looks, len(self.story.billed), self.story.analysed
         return {
             ("orders.placed", "billing"): {"delivered": billed},

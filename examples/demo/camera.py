@@ -1,4 +1,4 @@
-"""The camera of the demo, and who looks at its pictures: each a process of its own, with pictures in shared memory."""
+"""The camera of the demo and the viewers of its pictures, each in its own process, with pictures in shared memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def record(channel: str) -> None:
 
 
 def view(channel: str) -> None:
-    """It stops looking after a while, with a picture in its hand: the camera waits for it, until it is killed."""
+    """It stops reading after a while but holds a picture: the camera waits for it until it is killed."""
     with tl.memory.consumer(channel, wants="every", name="viewer") as pictures:
         for _ in range(SEEN):
             held = pictures.recv()

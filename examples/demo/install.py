@@ -1,4 +1,4 @@
-"""Installs what the demo needs into the Python that runs this, and says every two seconds how far that is."""
+"""Installs the packages that the demo needs into the current Python, and prints the progress every two seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reader sees: chapters, claims that were checked, and a sign of life while something takes long."""
+"""The output of the demo: chapters, checked claims, and progress while something takes long."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLEAR = "\r\x1b[2K"
 
 
 class FalseClaim(Exception):
-    """Something the demo says is not what was found."""
+    """A claim of the demo is not true."""
 
 
 class Narrator:
@@ -55,7 +55,7 @@ class Narrator:
 
     @asynccontextmanager
     async def waiting(self, what: str) -> AsyncIterator[Waiting]:
-        """Say what is waited for, as long as the block takes."""
+        """Show what the demo waits for, for the duration of the block."""
         waiting = Waiting(what)
         beating = asyncio.create_task(waiting.beat())
         try:

@@ -1,4 +1,4 @@
-"""The directory that the demo leaves behind: made beside the old one, which it replaces at the very end."""
+"""The directory that the demo leaves behind. It is written beside the old one, and replaces it at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts the processes of the demo, and ends them: also after an error, Ctrl-C or SIGTERM."""
+"""Starts and ends the processes of the demo, also after an error, Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Ended(Exception):
-    """A process that the story needs is gone."""
+    """A process that the story needs has ended."""
 
 
 class Processes:
@@ -48,7 +48,7 @@ class Processes:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _environment(self) -> dict[str, str]:
-        """Whatever a process writes for itself goes into a folder that is removed at the end."""
+        """Private files of a process go into a folder that is removed at the end."""
         return {
             **os.environ,
             "TRUNKLINE_RUNTIME": str(self.folder / "hub"),
@@ -63,7 +63,7 @@ class Processes:
         await self._finish(self._start(name, *command, ends_by=ends_by))
 
     async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Start and stop go on to their end if Ctrl-C comes in the middle: no process is forgotten."""
+        """Start and stop are not interrupted by Ctrl-C, so that no process is left behind."""
         task = asyncio.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
@@ -102,7 +102,7 @@ class Processes:
         await stdin.drain()
 
     async def kill(self, name: str) -> int:
-        """`kill -9`: it has no chance to say goodbye. Returns how it ended."""
+        """`kill -9`: it cannot clean up. Returns how it ended."""
         process = self._running.pop(name)
         process.kill()
         return await ended(process)
@@ -124,7 +124,7 @@ class Processes:
 
 
 async def ended(process: Process) -> int:
-    """How it ended, when nobody has its output open any more."""
+    """How it ended, after all writers have closed its output."""
     assert process.stdout is not None
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):

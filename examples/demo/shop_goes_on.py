@@ -1,4 +1,4 @@
-"""`make demo KEEP=1`: after the story the shop goes on, with a page to look at it, until Ctrl-C."""
+"""`make demo KEEP=1`: after the story the shop keeps running, with a page that shows it, until Ctrl-C."""
 
 from __future__ import annotations
 

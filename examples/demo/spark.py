@@ -1,4 +1,4 @@
-"""Spark, in a process of its own: it starts while the story is told, and then does what it reads, line by line."""
+"""Spark in its own process: it starts during the first chapters, and then executes commands, one a line."""
 
 from __future__ import annotations
 

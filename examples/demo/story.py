@@ -29,7 +29,7 @@ SEEN_EVERY_S = 0.05
 
 
 def price(number: int) -> float:
-    """What an order costs, worked out without the shop."""
+    """The price of an order, computed independently of the shop."""
     return PRICES[ITEMS[number % len(ITEMS)]]
 
 
