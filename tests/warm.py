@@ -92,9 +92,17 @@ class Stem:
 
     def start(self, what: Start, streams: Sequence[int]) -> int:
         """The pid of a new child of this process. 0 if this process cannot be forked any more."""
-        with _adopting():
-            socket.send_fds(self._socket, [pickle.dumps(what)], streams)
-            return int(self._socket.recv(100))
+        its_turn, go_on = os.pipe()
+        try:
+            with _adopting():
+                socket.send_fds(self._socket, [pickle.dumps(what)], [its_turn, *streams])
+                pid = int(self._socket.recv(100))
+            # Not before now: this process would adopt the orphans of a program that forks and ends at once.
+            os.write(go_on, b"1")
+        finally:
+            os.close(its_turn)
+            os.close(go_on)
+        return pid
 
     def end(self) -> None:
         self._socket.close()
@@ -178,9 +186,10 @@ def serve(descriptor: int, without: Sequence[str]) -> Start | None:
     """Fork until there are no more requests (None). In the fork: returns what to run."""
     asked = socket.socket(fileno=descriptor)
     while True:
-        data, streams, _, _ = socket.recv_fds(asked, MAX_REQUEST_BYTES, 3)
+        data, received, _, _ = socket.recv_fds(asked, MAX_REQUEST_BYTES, 4)
         if not data:
             return None
+        its_turn, *streams = received
         what = Start(*pickle.loads(data))
         if not import_for(what, without):
             asked.send(b"0")
@@ -197,6 +206,8 @@ def serve(descriptor: int, without: Sequence[str]) -> Start | None:
             os.write(mine, str(os.getpid()).encode())
             while os.getppid() == middle:
                 time.sleep(0.0005)
+            os.read(its_turn, 1)
+            os.close(its_turn)
             os.close(pids)
             os.close(mine)
             asked.close()
@@ -206,7 +217,7 @@ def serve(descriptor: int, without: Sequence[str]) -> Start | None:
                 os.close(stream)
             return what
         os.close(mine)
-        for stream in streams:
+        for stream in received:
             os.close(stream)
         answer = os.read(pids, 100)
         os.close(pids)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +96,23 @@ def test_other_options_of_python_make_a_new_process(options: list[str]) -> None:
 def test_what_a_new_process_would_refuse_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="gone"):
         subprocess.Popen([sys.executable, "-c", "pass"], cwd=tmp_path / "gone")
+
+
+def test_a_program_begins_when_orphans_are_not_adopted_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the orphan of a program that forks and ends at once would be a child of the test."""
+    output, theirs = os.pipe()
+    early: list[list[int]] = []
+    adopting = warm._adopting
+
+    @contextmanager
+    def looking() -> Iterator[None]:
+        with adopting():
+            yield
+            early.append(select.select([output], [], [], 0.2)[0])
+
+    monkeypatch.setattr(warm, "_adopting", looking)
+    with warm.Popen([sys.executable, "-c", "print('begun')"], stdout=theirs):
+        os.close(theirs)
+    with open(output) as lines:
+        assert lines.read() == "begun\n"
+    assert early == [[]]
