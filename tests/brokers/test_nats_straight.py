@@ -1,13 +1,16 @@
-"""Writing without the tasks of nats-py: order, a slow socket, failing handlers, and a nats-py that lacks the parts."""
+"""Writing and reading without the tasks of nats-py: order, a slow socket, failing handlers, missing parts."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import nats
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.protocol.command import pub_cmd
@@ -15,7 +18,7 @@ from nats.protocol.command import pub_cmd
 import trunkline as tl
 from tests.brokers.engine_servers import NatsServer
 from trunkline.brokers.nats import straight
-from trunkline.brokers.nats.straight import StraightWriter, listen
+from trunkline.brokers.nats.straight import StraightWriter, listen, read_straight
 
 DEADLINE_S = 60.0
 WAYS = ["straight", "nats-py writes", "nats-py without these parts"]
@@ -71,6 +74,12 @@ def test_the_bus_works_in_each_way(server: NatsServer, way: str) -> None:
             assert got["kept"] == list(range(0, 300, 7))
 
     asyncio.run(test())
+
+
+def receive(connection: Client, data: bytes) -> None:
+    """As if the data had arrived from the server."""
+    reader: asyncio.StreamReader = connection._transport._io_reader  # type: ignore[union-attr]
+    reader.feed_data(data)
 
 
 async def connected(server: NatsServer) -> Client:
@@ -159,5 +168,61 @@ def test_a_closed_connection_takes_nothing(server: NatsServer) -> None:
         writer.add(pub_cmd("nobody", "", b"x"))
         writer.flush()
         await asyncio.sleep(0)
+
+    asyncio.run(test())
+
+
+def test_a_message_that_arrives_alone_is_handled_at_once(server: NatsServer) -> None:
+    async def test() -> None:
+        async with asyncio.timeout(DEADLINE_S), await connected(server) as connection:
+            read_straight(connection)
+            got: list[Msg] = []
+            sid = listen(connection, "alone", got.append)._id
+            await connection.flush()
+            receive(connection, b"MSG alone %d 3\r\none\r\n" % sid)
+            receive(connection, b"MSG alone %d to.me 3\r\ntwo\r\n" % sid)
+            assert [(each.subject, each.reply, each.data) for each in got] == [
+                ("alone", "", b"one"),
+                ("alone", "to.me", b"two"),
+            ]
+
+    asyncio.run(test())
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    messages=st.lists(st.binary(max_size=20), max_size=10),
+    cuts=st.lists(st.integers(0, 400), max_size=10),
+    pauses=st.lists(st.booleans(), min_size=1, max_size=10),
+)
+def test_messages_arrive_in_order_however_the_data_is_cut(
+    server: NatsServer, messages: list[bytes], cuts: list[int], pauses: list[bool]
+) -> None:
+    """Cut anywhere, also between messages, with or without a turn of the event loop after a piece."""
+
+    async def test() -> None:
+        got: list[bytes] = []
+        done = asyncio.Event()
+
+        def take(message: Msg) -> None:
+            got.append(message.data)
+            if message.data == b"the last":
+                done.set()
+
+        async with asyncio.timeout(DEADLINE_S), await connected(server) as connection:
+            read_straight(connection)
+            sid = listen(connection, "cut", take)._id
+            await connection.flush()
+            all_of_it = [*messages, b"the last"]
+            parts = [b"MSG cut %d %d\r\n%b\r\n" % (sid, len(each), each) for each in all_of_it]
+            ends = list(itertools.accumulate(map(len, parts)))
+            data = b"".join(parts)
+            places = sorted({0, *(cut for cut in cuts if cut < len(data)), *ends[::2], len(data)})
+            for (start, end), pause in zip(itertools.pairwise(places), itertools.cycle(pauses), strict=False):
+                receive(connection, data[start:end])
+                if pause:
+                    await asyncio.sleep(0)
+            await done.wait()
+            assert got == all_of_it
 
     asyncio.run(test())

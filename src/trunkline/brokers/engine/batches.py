@@ -95,6 +95,10 @@ class EngineDrop(msgspec.Struct, frozen=True):
 
 def encode(batch: SentBatch, origin: int) -> bytes:
     """The bytes to send: the head, then the columns or a single message."""
+    if (lone := batch.lone) is not None:
+        flags = RESENT if batch.resent else 0
+        head = _HEAD.pack(MAGIC, flags, lone.priority, 0, 1, origin, batch.number, batch.position, 0)
+        return head + columns.pack_one(lone)
     pending = batch.pending
     run = pending.run
     if run is not None:

@@ -19,7 +19,7 @@ from nats.protocol.command import pub_cmd
 from trunkline.brokers.engine.settings import EngineUrl
 from trunkline.brokers.nats.address import key_files, login_of, servers_of
 from trunkline.brokers.nats.refusals import NAME, translate, translated
-from trunkline.brokers.nats.straight import Handle, StraightWriter, listen, without_waiting
+from trunkline.brokers.nats.straight import Handle, StraightWriter, listen, read_straight, without_waiting
 from trunkline.errors import EngineUnavailable
 
 log = logging.getLogger("trunkline.connection")
@@ -64,6 +64,7 @@ class NatsLink:
                     raise
             self.connection = connection
             self._straight = StraightWriter.of(connection)
+            read_straight(connection)
             self.inbox = connection.new_inbox()
             await prepare(connection)
         except BaseException:

@@ -1,8 +1,8 @@
 """A direct path around the tasks of nats-py: data is written, and messages handled, in the same turn of the loop.
 
-nats-py passes published data to a task that writes, and arriving messages to a task for each subscription. Each costs a
-turn of the event loop. This module uses parts of nats-py that are not public. If they are missing, the tasks do the
-work.
+nats-py passes published data to a task that writes, arriving data to a task that reads, and messages to a task for each
+subscription. Each costs a turn of the event loop. This module uses parts of nats-py that are not public. If they are
+missing, the tasks do the work.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+from nats.protocol.parser import AWAITING_CONTROL_LINE, MSG_RE
 
 MAX_BUFFERED = 64 * 1024
 """While the write buffer of the socket holds more than this, the task of nats-py writes, because it can wait."""
@@ -24,8 +25,9 @@ Handle = Callable[[Msg], None]
 class StraightWriter:
     """Appends to the data that nats-py has not written yet, and writes all of it, so the order is kept."""
 
-    def __init__(self, connection: Client) -> None:
+    def __init__(self, connection: Client, transport: asyncio.WriteTransport) -> None:
         self._connection = connection
+        self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
 
@@ -40,7 +42,7 @@ class StraightWriter:
             return None
         # uvloop delays writes below the limit of its buffer to the end of the turn.
         writer.transport.set_write_buffer_limits(0)
-        return StraightWriter(connection)
+        return StraightWriter(connection, writer.transport)
 
     def add(self, commands: bytes) -> None:
         """Queue commands. They are written at `flush`, at the latest in the next turn."""
@@ -59,19 +61,51 @@ class StraightWriter:
         connection = self._connection
         if not connection._pending_data_size or not connection.is_connected:
             return
-        writer = _writer_of(connection)
-        if writer is None or writer.is_closing() or writer.transport.get_write_buffer_size() > MAX_BUFFERED:
+        transport = self._transport
+        if transport.is_closing() or transport.get_write_buffer_size() > MAX_BUFFERED:
             if connection._flush_queue is None or connection._flush_queue.empty():
                 without_waiting(connection._flush_pending())
             return
         pending, connection._pending = connection._pending, []
         connection._pending_data_size = 0
-        writer.writelines(pending)
+        transport.writelines(pending)
 
 
 def _writer_of(connection: Client) -> asyncio.StreamWriter | None:
     found = getattr(getattr(connection, "_transport", None), "_io_writer", None)
     return found if isinstance(found, asyncio.StreamWriter) else None
+
+
+def read_straight(connection: Client) -> None:
+    """Handle a message that arrives alone without the task of nats-py that reads. All other data goes to that task."""
+    reader: Any = getattr(getattr(connection, "_transport", None), "_io_reader", None)
+    parser: Any = getattr(connection, "_ps", None)
+    parts = ((reader, "_waiter"), (parser, "buf"), (parser, "state"), (connection, "_subs"))
+    if not all(hasattr(owner, name) for owner, name in parts):
+        return
+    feed = reader.feed_data
+
+    def feed_data(data: bytes) -> None:
+        waiter = reader._waiter
+        # If the task waits for data, and the parser has none, all earlier data has been handled.
+        idle = waiter is not None and not waiter.done() and not parser.buf and parser.state == AWAITING_CONTROL_LINE
+        if not idle or not _handle_alone(connection, data):
+            feed(data)
+
+    reader.feed_data = feed_data
+
+
+def _handle_alone(connection: Client, data: bytes) -> bool:
+    """Handle the data if it is exactly one message without headers, for a subscription made with `listen`."""
+    found = MSG_RE.match(data)
+    if found is None or found.end() + int(found[5]) + 2 != len(data):
+        return False
+    subscription = connection._subs.get(int(found[2]))
+    queue = None if subscription is None else subscription._pending_queue
+    if not isinstance(queue, _StraightQueue):
+        return False
+    queue.handle(Msg(connection, found[1].decode(), (found[4] or b"").decode(), data[found.end() : -2]))
+    return True
 
 
 def listen(connection: Client, subject: str, handle: Handle) -> Subscription:
@@ -101,6 +135,9 @@ class _StraightQueue(asyncio.Queue[Msg]):
 
     def put_nowait(self, item: Msg) -> None:
         self._subscription._pending_size -= len(item.data)
+        self.handle(item)
+
+    def handle(self, item: Msg) -> None:
         try:
             self._handle(item)
         except Exception as error:
