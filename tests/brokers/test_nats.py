@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
+import nats
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -29,6 +30,8 @@ import trunkline as tl
 from tests.brokers.engine_servers import NatsServer
 from tests.ports import free_port
 from trunkline import Fate, Retry
+from trunkline.brokers.nats import owners
+from trunkline.brokers.nats.store import STORED_TOPICS
 from trunkline.bus.bus import Bus
 
 DEADLINE_S = 60.0
@@ -185,6 +188,70 @@ def test_processes_that_change_the_stored_topics_at_the_same_time(server: NatsSe
             assert last.decode() == 2
 
     run(test)
+
+
+@pytest.mark.parametrize("opens", [False, True], ids=["own topics", "open topics"])
+def test_what_one_process_has_stored_stays_stored_while_others_connect(server: NatsServer, opens: bool) -> None:
+    """JetStream replaces the topics of a stream: each process must build on those of the one before."""
+
+    async def connect(name: str, topic: str, connected: list[str], count: int) -> None:
+        where = f"{server.url}?namespace={name}&synced=true&connect_s=30&durable={topic}"
+        async with tl.connect(f"{where}&open={topic}" if opens else where) as bus:
+            await bus.publish(topic, 1)
+            connected.append(topic)
+            store = bus.broker.adapter.driver.store_at  # type: ignore[attr-defined]
+            stream, prefix = (store._names.open, "") if opens else (store._names.stream, store._names.prefix)
+            while True:
+                everybody = len(connected) == count
+                assert prefix + topic in (await store.js.stream(stream))["config"]["subjects"]
+                if everybody:
+                    return
+
+    async def test() -> None:
+        for _ in range(5):
+            name, connected = space(), []  # type: tuple[str, list[str]]
+            async with asyncio.TaskGroup() as group:
+                for number in range(6):
+                    group.create_task(connect(name, f"{name}.t{number}", connected, 6))
+
+    run(test)
+
+
+def test_a_process_that_ends_while_it_changes_the_stored_topics_holds_up_nobody(server: NatsServer) -> None:
+    async def test() -> None:
+        async with buses(server, 2, durable=("a",)) as (one, other):
+            await one.publish("a", 1)
+            await other.publish("a", 1)
+            first, second = (bus.broker.adapter.driver.store_at for bus in (one, other))  # type: ignore[attr-defined]
+            async with first.owners.alone(STORED_TOPICS):
+                waiting = asyncio.ensure_future(second.add_durable("b"))
+                held = await second.js.message(second._names.kept, last_by_subj=second.owners._subject(STORED_TOPICS))
+                assert held.data.decode() == first.owners.me
+                assert not waiting.done()
+                first._link.connection._transport._io_writer.transport.abort()
+                await waiting
+            assert {*second.durable} == {"a", "b"}
+
+    run(test)
+
+
+def test_a_process_that_hangs_while_it_changes_the_stored_topics_is_not_waited_for(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(owners, "ALIVE_S", 0.05)
+
+    async def test() -> None:
+        async with buses(server, 1, durable=("a",)) as (bus,), await nats.connect(server.url) as hangs:
+            await bus.publish("a", 1)
+            store = bus.broker.adapter.driver.store_at  # type: ignore[attr-defined]
+            await hangs.subscribe(f"{store._names.control}alive.hangs")
+            await hangs.flush()
+            await store.put(store.owners._subject(STORED_TOPICS), b"hangs")
+            await store.add_durable("b")
+            assert {*store.durable} == {"a", "b"}
+
+    run(test)
+    assert "the process that holds stored-topics does not answer" in caplog.text
 
 
 # Dead letters

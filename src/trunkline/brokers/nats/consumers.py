@@ -16,7 +16,7 @@ from trunkline.brokers.engine.notes import table_of
 from trunkline.brokers.nats.jetstream import PlaceInStream, place_in_stream
 from trunkline.brokers.nats.link import NatsLink
 from trunkline.brokers.nats.names import NatsNames, place_of
-from trunkline.brokers.nats.owners import OWNER_TABLE, Owners
+from trunkline.brokers.nats.owners import OWNER_TABLE
 from trunkline.brokers.nats.refusals import JetStreamRefused
 from trunkline.brokers.nats.store import NANOS, NatsStore, nanoseconds
 from trunkline.brokers.nats.straight import without_waiting
@@ -61,7 +61,7 @@ class NatsConsumers:
         self._open: dict[int, NatsConsumer] = {}
         self._leaving: dict[int, NatsConsumer] = {}
         """Closed consumers that still own their places, because entries that they hold are not settled."""
-        self.owners = Owners(link, names, store)
+        self.owners = store.owners
         self._last = 0
         self.max_bytes = 0
 

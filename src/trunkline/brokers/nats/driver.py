@@ -50,7 +50,7 @@ class NatsDriver:
         self._publish = link.publish
         self._marks = Marks(link, lambda number: self._events.sent(number))
         self.store_at = NatsStore(link, names, self._settings, lambda: self._events.durable_changed())
-        self._open_store = OpenStore(link, names, self._settings)
+        self._open_store = OpenStore(link, names, self.store_at.owners, self._settings)
         self._consumers = NatsConsumers(link, names, self.store_at, lambda: self._events)
         self._directory = DirectoryStream(names, self.store_at, self._settings)
         self._events: EngineEvents

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -16,8 +17,9 @@ from trunkline.brokers.nats.ingest import AGAIN_S, LATER, FastIngest, IngestEven
 from trunkline.brokers.nats.jetstream import JetStream, intersection, merged
 from trunkline.brokers.nats.link import NatsLink
 from trunkline.brokers.nats.names import NatsNames
+from trunkline.brokers.nats.owners import Owners
 from trunkline.brokers.nats.refusals import JetStreamRefused, of_answer
-from trunkline.brokers.nats.store import DUPLICATES_S, MAX_UPDATES, NANOS
+from trunkline.brokers.nats.store import DUPLICATES_S, MAX_UPDATES, NANOS, STORED_TOPICS
 from trunkline.errors import InvalidSettings, NotStored, Refused
 from trunkline.topic import covers, matches
 
@@ -28,9 +30,10 @@ FAST_FROM = (2, 14)
 
 
 class OpenStore:
-    def __init__(self, link: NatsLink, names: NatsNames, settings: EngineSettings) -> None:
+    def __init__(self, link: NatsLink, names: NatsNames, owners: Owners, settings: EngineSettings) -> None:
         self._link = link
         self._names = names
+        self._owners = owners
         self._settings = settings
         self.events: EngineEvents
         self.durable: tuple[str, ...] = ()
@@ -75,14 +78,22 @@ class OpenStore:
             else:
                 own.append(pattern)
         if own:
-            config = await self._own_stream(js, merged(own), _version(connection) >= FAST_FROM)
+            more: dict[str, object] = {"allow_batched": True} if _version(connection) >= FAST_FROM else {}
+            config = await self._own_stream(js, merged(own), more)
             self._streams |= dict.fromkeys(own, self._names.open)
             await self._use(connection, self._names.open, config.get("allow_batched", False))
         self.durable = tuple(self._streams)
 
-    async def _own_stream(self, js: JetStream, patterns: list[str], fast: bool) -> dict[str, object]:
+    async def _own_stream(self, js: JetStream, patterns: list[str], more: dict[str, object]) -> dict[str, object]:
+        found = await js.stream(self._names.open)
+        if found is not None and _wanted_of(found["config"], patterns, more) is None:
+            config: dict[str, object] = found["config"]
+            return config
+        async with self._owners.alone(STORED_TOPICS):
+            return await self._update(js, patterns, more)
+
+    async def _update(self, js: JetStream, patterns: list[str], more: dict[str, object]) -> dict[str, object]:
         name, settings = self._names.open, self._settings
-        more = {"allow_batched": True} if fast else {}
         for _ in range(MAX_UPDATES):
             found = await js.stream(name)
             if found is None:
@@ -103,11 +114,10 @@ class OpenStore:
                 config: dict[str, object] = made["config"]
                 return config
             config = found["config"]
-            subjects = merged([*found["config"]["subjects"], *patterns])
-            if subjects == sorted(found["config"]["subjects"]) and more.items() <= config.items():
+            wanted = _wanted_of(found["config"], patterns, more)
+            if wanted is None:
                 return config
-            # Other processes may update the stream at the same time, so it is read again before the update counts.
-            await js.ask(f"STREAM.UPDATE.{name}", **{**found["config"], "subjects": subjects, **more})
+            await js.ask(f"STREAM.UPDATE.{name}", **wanted)
         raise NotStored(f"{patterns}: other processes keep changing the stream {name}: try again")
 
     async def _use(self, connection: Client, stream: str, fast: object) -> None:
@@ -205,6 +215,12 @@ class OpenStore:
             self._left[batch] = left
         elif self._left.pop(batch, None) is not None:
             self.events.stored_open(batch, self._refused.pop(batch, {}))
+
+
+def _wanted_of(config: dict[str, Any], patterns: list[str], more: dict[str, object]) -> dict[str, Any] | None:
+    """The configuration of a stream with these patterns and fields; None if it has them already."""
+    wanted = {**config, "subjects": merged([*config["subjects"], *patterns]), **more}
+    return None if wanted == {**config, "subjects": sorted(config["subjects"])} else wanted
 
 
 def header_block(headers: Mapping[str, str]) -> bytes:

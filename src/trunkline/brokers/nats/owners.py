@@ -1,14 +1,18 @@
 """Owners: a durable subscription that is not a group has one subscriber at a time, across all processes.
 
 A key holds the owner. It is changed only if its value is still the one that was read. A new subscriber first asks the
-old owner whether it is still running. If that process is not connected, the server answers at once.
+old owner whether it is still running. If that process is not connected, the server answers at once. What one process at
+a time may do, such as changing the stored topics, is owned in the same way, for a moment.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
@@ -16,8 +20,10 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from trunkline.brokers.nats.link import NatsLink
 from trunkline.brokers.nats.names import NatsNames
 from trunkline.brokers.nats.refusals import CHANGED, JetStreamRefused, translated
-from trunkline.brokers.nats.store import NatsStore
 from trunkline.errors import DuplicateName
+
+if TYPE_CHECKING:
+    from trunkline.brokers.nats.store import NatsStore
 
 log = logging.getLogger("trunkline.connection")
 
@@ -48,16 +54,23 @@ class Owners:
         self._owned: dict[str, int] = {}
         """Places that this process owns, and the sequence number of the stored key; 0 while it is being stored."""
         self._leaving: set[str] = set()
+        self._turn = asyncio.Lock()
         self.me = ""
 
     def _subject(self, place: str) -> str:
         return f"{self._names.kept}.{OWNER_TABLE}.{place}"
 
-    async def own(self, place: str, role: str) -> None:
-        """Make this process the owner of a place. Raises DuplicateName if another running process owns it."""
+    async def own(self, place: str, role: str, *, briefly: bool = False) -> None:
+        """Make this process the owner of a place. Raises DuplicateName if another running process owns it.
+
+        If the other process owns it `briefly`, wait. Then DuplicateName means that the other process does not answer.
+        """
         subject = self._subject(place)
         self._owned.setdefault(place, 0)
-        self._leaving.discard(place)
+        if briefly:
+            self._leaving.add(place)
+        else:
+            self._leaving.discard(place)
         try:
             while True:
                 found = await self._store.js.message(self._names.kept, last_by_subj=subject)
@@ -74,6 +87,19 @@ class Owners:
         except BaseException:
             self._owned.pop(place, None)
             raise
+
+    @asynccontextmanager
+    async def alone(self, what: str) -> AsyncIterator[None]:
+        """Run a block in one process at a time. It does not wait for a process that does not answer."""
+        async with self._turn:
+            try:
+                try:
+                    await self.own(what, what, briefly=True)
+                except DuplicateName:
+                    log.warning("%s: the process that holds %s does not answer: going on", self._link.url, what)
+                yield
+            finally:
+                self.leave(what)
 
     async def _take_turn(self, owner: str, place: str, role: str) -> None:
         """Return when the owner has released the place. Raises DuplicateName if it keeps the place."""

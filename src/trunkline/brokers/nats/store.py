@@ -14,6 +14,7 @@ from trunkline.brokers.engine.settings import EngineSettings
 from trunkline.brokers.nats.jetstream import JetStream, StoredMessage, merged
 from trunkline.brokers.nats.link import NatsLink
 from trunkline.brokers.nats.names import NatsNames, place_of
+from trunkline.brokers.nats.owners import Owners
 from trunkline.brokers.nats.refusals import STREAM_EXISTS, JetStreamRefused, of_answer
 from trunkline.errors import EngineUnavailable, NotStored
 from trunkline.topic import covers
@@ -23,6 +24,8 @@ log = logging.getLogger("trunkline.connection")
 DUPLICATES_S = 120
 MAX_UPDATES = 10
 PAGE = 100
+STORED_TOPICS = "stored-topics"
+"""What one process at a time changes: JetStream replaces the subjects of a stream without a comparison."""
 NANOS = 1_000_000_000
 
 
@@ -36,6 +39,7 @@ class NatsStore:
         self._warned = False
         self._added: set[str] = set()
         """Patterns that this process has added to the stored topics."""
+        self.owners = Owners(link, names, self)
         self.js: JetStream
         self.durable: tuple[str, ...] = ()
         """Patterns of the topics that are stored."""
@@ -99,20 +103,29 @@ class NatsStore:
         self.run = stream["created"]
 
     async def add_durable(self, pattern: str) -> None:
-        stream = self._names.stream
         self._added.add(pattern)
+        if await self._without(pattern) is not None:
+            async with self.owners.alone(STORED_TOPICS):
+                await self._update(pattern)
+        self._link.publish(f"{self._names.control}durable", b"")
+
+    async def _update(self, pattern: str) -> None:
         for _ in range(MAX_UPDATES):
-            found = await self.js.stream(stream)
-            if found is None:
-                raise NotStored(f"{pattern}: the stream {stream} is gone")
-            self._learn(found)
-            if any(covers(each, pattern) for each in self.durable):
-                self._link.publish(f"{self._names.control}durable", b"")
+            config = await self._without(pattern)
+            if config is None:
                 return
             subjects = self._subjects(merged([*self.durable, pattern]))
-            # Other processes may update the stream at the same time, so it is read again before the update counts.
-            await self.js.ask(f"STREAM.UPDATE.{stream}", **{**found["config"], "subjects": subjects})
+            await self.js.ask(f"STREAM.UPDATE.{self._names.stream}", **{**config, "subjects": subjects})
         raise NotStored(f"{pattern}: other processes keep changing the stored topics: try again")
+
+    async def _without(self, pattern: str) -> dict[str, Any] | None:
+        """The configuration of the stream, if it does not store a pattern; None if it does."""
+        found = await self.js.stream(self._names.stream)
+        if found is None:
+            raise NotStored(f"{pattern}: the stream {self._names.stream} is gone")
+        self._learn(found)
+        config: dict[str, Any] = found["config"]
+        return None if any(covers(each, pattern) for each in self.durable) else config
 
     async def durable_changed(self, message: Msg) -> None:
         """Another process, or this one, has announced that more topics are stored."""
@@ -132,7 +145,7 @@ class NatsStore:
             await self._add_again()
 
     async def _add_again(self) -> None:
-        """JetStream replaces the subjects of a stream. A process that adds one at the same time may remove another."""
+        """Add patterns again that another program, or a process that did not answer in time, has removed."""
         for pattern in self._added:
             if not any(covers(each, pattern) for each in self.durable):
                 try:
