@@ -140,9 +140,11 @@ class NatsStore:
             return
         if found is not None:
             self._learn(found)
-            if self.durable != before:
-                self._changed()
+            learned = self.durable
+            # Publishers are informed after that: topics that are added again stay durable for them.
             await self._add_again()
+            if not before == learned == self.durable:
+                self._changed()
 
     async def _add_again(self) -> None:
         """Add patterns again that another program, or a process that did not answer in time, has removed."""
