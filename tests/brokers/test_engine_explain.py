@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,9 @@ import trunkline as tl
 from tests.brokers import engine_member
 from tests.brokers.engine_servers import NatsServer
 from tests.brokers.redis_servers import RedisServer
+from trunkline.brokers.engine.notes import table_of
 from trunkline.bus.bus import Bus
+from trunkline.clock import World
 
 DEADLINE_S = 60.0
 Outcomes = list[tuple[str, tl.Fate]]
@@ -105,9 +108,10 @@ def test_what_was_removed_while_its_subscriber_is_away(server: str) -> None:
 
 
 @asynccontextmanager
-async def reader_at(url: str, settings: str) -> AsyncIterator[Bus]:
+async def reader_at(url: str, settings: str, ahead_s: int = 0) -> AsyncIterator[Bus]:
     """A bus with a connection of its own. When it is closed, nobody has its record of fates."""
-    async with tl.connect(f"{url}?synced=true&connect_s=61&{settings}", name="reader") as bus:
+    world = World(time_ns=lambda: time.time_ns() + ahead_s * 1_000_000_000)
+    async with tl.connect(f"{url}?synced=true&connect_s=61&{settings}", name="reader", world=world) as bus:
         yield bus
 
 
@@ -207,6 +211,71 @@ def test_a_dead_letter_whose_reader_has_gone(server: str) -> None:
                 stream.ack(await take(stream))
                 await reader.flush()
             await becomes([("g", tl.Fate.DELIVERED)], lambda: fates(bus, ids[1]))
+
+    asyncio.run(test())
+
+
+def test_what_was_filtered_and_whose_reader_has_gone(server: str) -> None:
+    async def test() -> None:
+        settings = "namespace=filtered&durable=t"
+        where = "headers.kind == 'b'"
+        async with bus_at(server, settings) as bus:
+            async with (
+                reader_at(server, settings) as reader,
+                reader.subscribe("t", name="d", durable=True, where=where) as stream,
+            ):
+                ids = [await bus.publish("t", kind, headers={"kind": kind}) for kind in "baab"]
+                for _ in range(2):
+                    stream.ack(await take(stream))
+                await becomes([("d", tl.Fate.FILTERED)], lambda: fates(bus, ids[1]))
+                await becomes([("d", tl.Fate.DELIVERED)], lambda: fates(bus, ids[3]))
+            # What was acknowledged before the first one that was filtered was delivered.
+            await becomes([("d", tl.Fate.DELIVERED)], lambda: fates(bus, ids[0]))
+            for message_id in ids[1:]:
+                (outcome,) = await outcomes(bus, message_id)
+                assert (outcome.subscriber, outcome.fate) == ("d", tl.Fate.UNKNOWN)
+                assert "does not record whether it was delivered, filtered or dropped" in outcome.reason
+            # A later reader does not deliver them again, and writes no second note.
+            async with (
+                reader_at(server, settings) as reader,
+                reader.subscribe("t", name="d", durable=True, where=where) as stream,
+            ):
+                ids += [await bus.publish("t", kind, headers={"kind": kind}) for kind in "ab"]
+                assert (await take(stream)).id == ids[-1]
+                await becomes([("d", tl.Fate.FILTERED)], lambda: fates(bus, ids[4]))
+            driver = bus.broker.adapter.driver  # type: ignore[attr-defined]
+            notes, _ = await driver.page(table_of("d"), "")
+            assert len(notes) == 1
+            # A new place of the same name has no note.
+            await bus.forget_durable("d")
+            async with reader_at(server, settings) as reader, reader.subscribe("t", name="d", durable=True) as stream:
+                plain = await bus.publish("t", 1)
+                stream.ack(await take(stream))
+            await becomes([("d", tl.Fate.DELIVERED)], lambda: fates(bus, plain))
+
+    asyncio.run(test())
+
+
+def test_what_expired_and_whose_reader_has_gone(server: str) -> None:
+    async def test() -> None:
+        settings = "namespace=expired&durable=t"
+        async with bus_at(server, settings) as bus:
+            async with bus.subscribe("t", name="d", durable=True):
+                pass
+            expired = await bus.publish("t", 1, ttl_s=60)
+            plain = await bus.publish("t", 2)
+            async with (
+                reader_at(server, settings, ahead_s=120) as reader,
+                reader.subscribe("t", name="d", durable=True) as stream,
+            ):
+                message = await take(stream)
+                assert message.id == plain
+                stream.ack(message)
+                await becomes([("d", tl.Fate.EXPIRED)], lambda: fates(bus, expired))
+            await becomes([("d", tl.Fate.DELIVERED)], lambda: fates(bus, plain))
+            (outcome,) = await outcomes(bus, expired)
+            assert (outcome.subscriber, outcome.fate) == ("d", tl.Fate.UNKNOWN)
+            assert "does not record whether it was delivered or had expired" in outcome.reason
 
     asyncio.run(test())
 

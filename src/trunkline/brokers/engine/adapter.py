@@ -210,11 +210,12 @@ class EngineAdapter(EnginePublishing):
         if fate is None:
             consumer.give_back([seq])
         elif letter is not None and self.keep_letter is not None:
-            burial = self.start(self._bury(consumer, letter), f"the dead letter {letter.message.id} was not stored")
-            consumer.burials.add(burial)
-            burial.add_done_callback(consumer.burials.discard)
-        else:
+            consumer.settle_after(self._bury(consumer, letter), f"the dead letter {letter.message.id}")
+        elif fate is Fate.EXPIRED:
+            # Only messages with a ttl expire, so `explain` needs no note.
             consumer.settle([(seq, seq)])
+        else:
+            consumer.settle_undelivered(seq)
 
     async def _bury(self, consumer: EngineConsumer, letter: DeadLetter) -> None:
         """Store a dead letter, then settle its message. The entry is not acknowledged before the letter is stored."""

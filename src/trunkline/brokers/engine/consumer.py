@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -82,7 +82,11 @@ class EngineConsumer:
         """Tokens to acknowledge on the next connection."""
         self._timer: asyncio.TimerHandle | None = None
         self.burials: set[asyncio.Task[None]] = set()
-        """Dead letters that are being stored. Their messages are settled after that."""
+        """Dead letters and notes that are being stored. Their messages are settled after that."""
+        self._undelivered = float("inf")
+        """From this number on, messages may be undelivered. The engine has a note of that."""
+        self._unnoted: list[int] = []
+        """Undelivered messages that wait until the engine has the note."""
         self._notes = EntryNotes(adapter, self.role) if self.role else None
         self._open_before: dict[str, Open] = {}
         """By entry that an earlier subscriber had settled in part: the messages that are still open."""
@@ -135,6 +139,8 @@ class EngineConsumer:
     def disconnected(self) -> None:
         self._open = False
         self._asked = 0
+        # The next connection may be to a new store.
+        self._undelivered = float("inf")
 
     def stop(self) -> None:
         """Accept no new entries. Waiting messages go to other members, or are delivered again later."""
@@ -359,6 +365,31 @@ class EngineConsumer:
             for entry in self._entries(first, last):
                 entry.open.take(first, last)
                 self._finish(entry)
+
+    def settle_undelivered(self, seq: int) -> None:
+        """Settle a message that was filtered or dropped. Before the first one, a note is stored."""
+        if self._notes is None or seq >= self._undelivered:
+            self.settle([(seq, seq)])
+            return
+        self._unnoted.append(seq)
+        if len(self._unnoted) == 1:
+            self.settle_after(self._note_undelivered(self._notes), f"the note on filtered messages of {self.role}")
+
+    def settle_after(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        """Store something in the background, after which messages are settled."""
+        storing = self._adapter.start(work, f"{what} was not stored")
+        self.burials.add(storing)
+        storing.add_done_callback(self.burials.discard)
+
+    async def _note_undelivered(self, notes: EntryNotes) -> None:
+        first = min(self._unnoted)
+        try:
+            await self._adapter.insist(lambda: notes.note_undelivered(first))
+            self._undelivered = first
+        finally:
+            waiting, self._unnoted = self._unnoted, []
+        for seq in waiting:
+            self.settle_undelivered(seq)
 
     def _finish(self, entry: HeldEntry) -> None:
         """Acknowledge an entry if all of its messages are settled."""

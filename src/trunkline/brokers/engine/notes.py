@@ -3,6 +3,9 @@
 An engine redelivers an entry as a whole. A note contains the numbers of its messages that are still open. Notes are
 written a few times a second, and only on entries that have been settled in part for a while: an entry that is handled
 quickly never has one. Messages that were settled after the last note are delivered again if the process is killed.
+
+An engine records acknowledgements, not fates. Another kind of note contains the number from which on messages of a
+place may have been filtered or dropped. A place rarely has more than one.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ NOTE_S = 0.1
 NOTE_BYTES = 16 * 1024
 """The interval grows by NOTE_S for every NOTE_BYTES of the last notes."""
 
+UNDELIVERED = "undelivered-"
+"""The key of a note on messages that were not delivered begins with this. The rest is the number of the first one."""
+
 Open = list[tuple[int, int]]
 """Ranges of numbers, both ends included."""
 
@@ -46,11 +52,25 @@ async def is_settled(driver: EngineDriver, role: str, number: int) -> bool:
 
 async def read_all(driver: EngineDriver, role: str) -> AsyncIterator[tuple[str, Open]]:
     """The keys and the open messages of all entries with notes."""
+    async for key, value in _pages(driver, role):
+        if not key.startswith(UNDELIVERED):
+            yield key, _decode(value)
+
+
+async def may_be_undelivered(driver: EngineDriver, role: str, number: int) -> bool:
+    """Whether an acknowledged message may have been filtered or dropped."""
+    async for key, _ in _pages(driver, role):
+        if key.startswith(UNDELIVERED) and int(key.removeprefix(UNDELIVERED)) <= number:
+            return True
+    return False
+
+
+async def _pages(driver: EngineDriver, role: str) -> AsyncIterator[tuple[str, bytes]]:
     after = ""
     while True:
         page, after = await driver.page(table_of(role), after)
         for key, value in page:
-            yield key, _decode(value)
+            yield key, value
         if not after:
             return
 
@@ -109,6 +129,11 @@ class EntryNotes:
         changed = self._due | self._changed
         self._due, self._changed = {}, {}
         await self._write(changed)
+
+    async def note_undelivered(self, number: int) -> None:
+        """Return when the engine has a note that this message, and later ones, may be undelivered."""
+        if not await may_be_undelivered(self._driver, self._role, number):
+            await self._driver.keep(self._table, f"{UNDELIVERED}{number}", b"")
 
     async def _write(self, entries: dict[str, HeldEntry]) -> None:
         async with self._turn:

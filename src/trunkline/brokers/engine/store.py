@@ -8,7 +8,7 @@ from trunkline import columns
 from trunkline.brokers.broker import Feature
 from trunkline.brokers.engine.batches import LOCAL, decode, entry_of, number_of
 from trunkline.brokers.engine.driver import Standing
-from trunkline.brokers.engine.notes import is_settled
+from trunkline.brokers.engine.notes import is_settled, may_be_undelivered
 from trunkline.brokers.remote.store import RemoteStore
 from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.fates import Fate, Outcome
@@ -30,6 +30,8 @@ FATES = {
 
 
 HELD = (Standing.WAITING, Standing.HANDED_OUT)
+OR_EXPIRED = "acknowledged at the engine, which does not record whether it was delivered or had expired"
+OR_FILTERED = "acknowledged at the engine, which does not record whether it was delivered, filtered or dropped"
 
 
 class EngineStore(RemoteStore):
@@ -86,6 +88,10 @@ class EngineStore(RemoteStore):
             letter = None if standing in HELD else await self._broker.dead_letters.of(role, message)
             if letter is not None:
                 found.append(Outcome(role, Fate.DEAD, f"{letter.cause}: {letter.reason}", letter.at_ns))
+            elif standing is Standing.ACKNOWLEDGED and message.ttl_s is not None:
+                found.append(Outcome(role, Fate.UNKNOWN, OR_EXPIRED))
+            elif standing is Standing.ACKNOWLEDGED and await may_be_undelivered(self._adapter.driver, role, stored):
+                found.append(Outcome(role, Fate.UNKNOWN, OR_FILTERED))
             else:
                 found.append(Outcome(role, FATES[standing], standing.value))
         return found
