@@ -176,6 +176,29 @@ def test_a_run_ends_where_the_window_ends() -> None:
     with_hub(test, backpressure=tl.Backpressure(max_pending=50))
 
 
+def test_runs_go_on_after_a_publish_that_waited_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[PlainRun] = []
+    close = PlainRun.close
+
+    def collect(run: PlainRun) -> None:
+        if run not in runs:
+            runs.append(run)
+        close(run)
+
+    monkeypatch.setattr(PlainRun, "close", collect)
+
+    async def test(place: Place, bus: tl.Bus) -> None:
+        async with bus.subscribe("a", capacity=2000, overflow="drop_oldest"):
+            await known(bus, "a")
+            for number in range(MANY):
+                await bus.publish("a", number)
+            await bus.flush()
+        assert len(runs) > 2, "the window was used up, and had room again"
+        assert sum(map(len, runs)) > 0.9 * MANY
+
+    with_hub(test, backpressure=tl.Backpressure(max_pending=100))
+
+
 def test_a_topic_that_becomes_durable_takes_no_more_into_its_run() -> None:
     async def test(place: Place, bus: tl.Bus) -> None:
         async with bus.subscribe("a"):

@@ -164,7 +164,9 @@ class PendingBatch:
 
     def extend(self, messages: Batch[Message], future: asyncio.Future[Failures] | None, *, alike: bool) -> None:
         """Append several messages; `alike` if all are plain, and of the same sender and format."""
-        self.waiters.append(Waiter(future, None, len(self.messages)))
+        if future is not None or self.waiters or not alike:
+            # Otherwise a run may follow. Messages before the first waiter have a publisher that does not wait.
+            self.waiters.append(Waiter(future, None, len(self.messages)))
         self.owner = None
         self.alike = alike and not self.messages
         self.plain = self.plain and alike

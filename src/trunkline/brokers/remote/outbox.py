@@ -301,7 +301,8 @@ class Outbox:
         lane.in_flight += len(messages)
         pending.size += size
         if not lane.confirm:
-            pending.extend(messages, None, alike=alike)
+            # The confirmation of a large message is urgent: it frees the memory of the payload.
+            pending.extend(messages, None, alike=alike and not alone)
             if alone:
                 self.send_now(pending)
             return broken
