@@ -76,7 +76,10 @@ def test_some_may_have_a_trace() -> None:
     first, rest = UnopenedBatch(TOPIC, 1, 5, found, len(body)).split(2)
     assert [message.trace for message in (*first.open(), *rest.open())] == traces
     assert [message.trace for message in columns.read(TOPIC, body, range(1, 6))] == traces
-    for wrong in (traces[1:], [1, 2, 3, 4, 5], 7, {"a": "b"}):
+    # An empty one is not a trace, and is kept as it is.
+    body = columns.pack_run(ids, list(range(5)), [b"x"] * 5, "me", "text/plain", ["", *traces[1:]])
+    assert [message.trace for message in columns.read(TOPIC, body, range(1, 6))] == ["", *traces[1:]]
+    for wrong in (traces[1:], [1, 2, 3, 4, 5], [None, "one", 0, None, "two"], 7, {"a": "b"}):
         body = columns.pack_run(ids, list(range(5)), [b"x"] * 5, "me", "text/plain", wrong)  # type: ignore[arg-type]
         assert columns.read_plain(body, 5) is None
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _LOW = (1 << 64) - 1
 """The part of the trace id that TraceIdRatioBased uses."""
 _HIGH = ~_LOW
-_SHARE = 1 / (_LOW + 1)
 _DRAWN = 32
 """How many random numbers are drawn at a time. In a loop, each takes half as long as once in a hundred publishes."""
 
@@ -45,10 +44,9 @@ class HeadSampling:
         """The context in which a message that is not sampled is handled."""
         self._bound = bound
         self._distances: list[int] = []
-        self._ids = tracer.id_generator
         self.tracer: Tracer = copy.copy(tracer)
         """For the publishes that are sampled. Its sampler still decides, by trace ids that it accepts."""
-        self.tracer.id_generator = _SampledIds(self._ids, bound)
+        self.tracer.id_generator = _SampledIds(tracer.id_generator, bound)
         self.spans = PublishSpans(self.tracer, type(unsampled)())
         self._draw()
 
@@ -58,8 +56,8 @@ class HeadSampling:
             self.left = sys.maxsize
             return
         if not self._distances:
-            log, per_publish, new = math.log, math.log1p(-self._bound / (_LOW + 1)), self._ids.generate_trace_id
-            self._distances = [int(log(((new() & _LOW) + 0.5) * _SHARE) / per_publish) for _ in range(_DRAWN)]
+            log, per_publish, draw = math.log, math.log1p(-self._bound / (_LOW + 1)), random.random
+            self._distances = [int(log(1 - draw()) / per_publish) for _ in range(_DRAWN)]
         self.left = self._distances.pop()
 
     def start(self) -> PublishSpan:

@@ -22,8 +22,6 @@ log = logging.getLogger("trunkline.hooks")
 
 _VARYING = frozenset({"_context", "_attributes", "_start_time", "_end_time"})
 """The fields of a finished span that differ between publishes."""
-_SAME = ("messaging.system", "messaging.operation.name", "messaging.operation.type")
-"""The attributes that all publishes have in common."""
 _ID_CHARS = 36
 
 PublishSpan = tuple[tuple[int, int], str]
@@ -64,7 +62,6 @@ class PublishSpans:
         self._context_type: type[tuple[Any, ...]] = type(context)
         self._context_rest: tuple[Any, ...] = context[2:] if alike else ()
         self._fields: dict[str, Any] = {} if made is None else vars(made).copy()
-        self._attributes = {name: expected[name] for name in _SAME}
 
     def take(self) -> PublishSpan:
         """The ids of the next span."""
@@ -93,12 +90,7 @@ class PublishSpans:
     ) -> None:
         processor = self._tracer.span_processor
         ids = publish[0]
-        attributes = self._attributes.copy()
-        (
-            attributes["messaging.destination.name"],
-            attributes["messaging.message.id"],
-            attributes["messaging.message.body.size"],
-        ) = about
+        attributes = _attributes(*about)
         template = self._template
         if template is not None and error is None:
             if self._processors is not (now := getattr(processor, "_span_processors", self)):
