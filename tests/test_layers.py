@@ -38,7 +38,7 @@ LAYERS = [
     ["bus"],
     ["connect"],
     ["bridge", "testing", "spark", "jupyter", "actors", "cli", "dashboard"],
-    ["__init__"],
+    ["__init__", "__main__"],
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 
 import pytest
 
@@ -33,6 +34,21 @@ def test_the_list_of_commands_is_the_one_that_is_made_of_them(capsys: pytest.Cap
         lists.append(capsys.readouterr().out)
     assert lists[0] == lists[1]
     assert "dead-letters" in lists[0]
+
+
+def test_the_package_is_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        overview()(args=["-h"], prog_name="trunkline")
+    done = subprocess.run(
+        [sys.executable, "-m", "trunkline", "-h"], capture_output=True, text=True, timeout=DEADLINE_S, check=True
+    )
+    assert (done.stdout, done.stderr) == (capsys.readouterr().out, "")
+    assert "Usage: trunkline [OPTIONS] COMMAND" in done.stdout
+    wrong = subprocess.run(
+        [sys.executable, "-m", "trunkline", "chanels"], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert wrong.returncode == 2
+    assert "trunkline -h" in wrong.stderr
 
 
 @pytest.mark.slow
