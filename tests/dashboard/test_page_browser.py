@@ -442,6 +442,15 @@ def test_labels_of_the_topology_are_beside_each_other_and_lead_on(world: World) 
         assert tab.errors == []
 
 
+def test_subscribers_are_not_cut_at_the_width_of_a_laptop(world: World) -> None:
+    with world.tab() as tab:
+        shown = tab.go("/subscribers")
+        expect(shown.locator("tbody td", has_text="drop newest, 10,000")).to_be_visible()
+        hidden = "tables => tables.map(each => each.scrollWidth - each.clientWidth)"
+        assert shown.locator(".q-table__middle").evaluate_all(hidden) == [0, 0]
+        assert tab.errors == []
+
+
 def test_a_stranger_enters_with_the_token_only(world: World) -> None:
     context = world.browser.new_context()
     try:

@@ -62,12 +62,13 @@ class ListColumn(NamedTuple):
     name: str
     label: str
     kind: str = "text"
-    """text, number, link, tag, bar, or wide, which uses the remaining width. Links with a limited length are name,
-    short, and id, which shows the end.
+    """text, number, link, tag, bar, wrapped, which is text on several lines where space is short, or wide, which uses
+    the remaining width. Links with a limited length are name, short, and id, which shows the end.
 
     A number is sorted by its value, and shown as the text in the field `<name>_text`.
     """
     width: str = ""
+    """Of a wrapped column, the least width."""
 
 
 class DataTable:
@@ -131,7 +132,9 @@ def _column(column: ListColumn) -> dict[str, Any]:
     if number:
         # Sorted by value, shown as formatted text.
         found[":format"] = f"(value, row) => row['{column.name}_text'] ?? value"
-    if column.width:
+    if column.kind == "wrapped":
+        found["style"] = f"white-space:normal;min-width:{column.width}"
+    elif column.width:
         found["style"] = found["headerStyle"] = f"width:{column.width}"
     return found
 

@@ -87,7 +87,7 @@ color:var(--soft);border:1px solid var(--line);white-space:nowrap}
 .tl-tag.bad{background:var(--bad-soft);color:var(--bad);border-color:transparent}
 .tl-tag.warn{background:var(--warn-soft);color:var(--warn);border-color:transparent}
 .tl-tag.info{background:var(--accent-soft);color:var(--accent);border-color:transparent}
-.tl-bar{display:flex;height:9px;border-radius:5px;overflow:hidden;background:var(--line);min-width:110px}
+.tl-bar{display:flex;height:9px;border-radius:5px;overflow:hidden;background:var(--line);min-width:90px}
 .tl-bar i{display:block;height:100%;min-width:0}
 .tl-legend{display:flex;gap:14px;flex-wrap:wrap;color:var(--soft);font-size:12.5px}
 .tl-legend span{display:inline-flex;align-items:center;gap:6px}

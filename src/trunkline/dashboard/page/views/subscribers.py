@@ -30,8 +30,8 @@ COLUMNS = [
     ListColumn("waiting", "waiting", "number"),
     ListColumn("oldest", "oldest", "number"),
     ListColumn("behind", "behind", "number"),
-    ListColumn("fates", "fates", "bar", "110px"),
-    ListColumn("policy", "when full"),
+    ListColumn("fates", "fates", "bar", "90px"),
+    ListColumn("policy", "when full", "wrapped", "110px"),
 ]
 CLIENTS = [
     ListColumn("name", "client", "short"),
