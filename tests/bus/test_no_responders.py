@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -134,20 +135,86 @@ def test_a_rule_of_the_router_may_choose_a_handler(play: Callable[[Act], None]) 
     play(act)
 
 
-def test_stored_requests_wait_for_a_durable_subscription(tmp_path: Path) -> None:
+def with_a_journal(*acts: Act, folder: Path) -> None:
+    """Each act has a new run of the broker, on the same journal."""
+
+    async def main(simulation: Simulation) -> None:
+        for act in acts:
+            journal = Journal(folder, world=world(simulation), threaded=False)
+            async with JournalBroker(journal, owns_journal=True) as broker, tl.Bus(broker) as bus:
+                await act(bus, bus)
+
+    simulate(main)
+
+
+def through_a_hub_with_a_journal(*acts: Act, folder: Path) -> None:
+    async def main(simulation: Simulation) -> None:
+        for act in acts:
+            place = Place(world(simulation), folder)
+            async with await place.start(), place.bus("asker") as asker, place.bus("server") as server:
+                await act(asker, server)
+
+    simulate(main)
+
+
+@pytest.fixture(params=[with_a_journal, through_a_hub_with_a_journal], ids=["journal", "hub"])
+def play_stored(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
+    return partial(request.param, folder=tmp_path)
+
+
+def test_a_stored_request_that_nobody_serves_fails_at_once(play_stored: Callable[..., None]) -> None:
+    async def act(asker: tl.Bus, server: tl.Bus) -> None:
+        loop = asyncio.get_running_loop()
+        async with (
+            server.subscribe("prices.eu"),
+            server.subscribe("prices.us", durable=True, name="american"),
+            server.subscribe("jobs.other", durable=True, name="worker"),
+        ):
+            start = loop.time()
+            with pytest.raises(tl.NoResponders) as caught:
+                await asker.request("prices.uk", timeout_s=600)
+            assert loop.time() - start < 1
+            assert {*caught.value.nearest} == {"prices.eu", "prices.us"}
+        # It is stored all the same.
+        async with server.subscribe("prices.>", start="beginning") as stream:
+            message = await stream.recv(timeout_s=60)
+            assert message is not None
+            assert message.topic == "prices.uk"
+
+    play_stored(act)
+
+
+def test_a_stored_request_waits_for_a_durable_subscription(play_stored: Callable[..., None]) -> None:
+    async def leave(asker: tl.Bus, server: tl.Bus) -> None:
+        async with server.subscribe("jobs.>", durable=True, name="worker"):
+            pass
+        await answered(asker, server)
+
+    async def answered(asker: tl.Bus, server: tl.Bus) -> None:
+        asking = asyncio.create_task(asker.request("jobs.late", 4, timeout_s=600))
+        await asyncio.sleep(5)
+        assert not asking.done()
+        async with server.subscribe("jobs.>", durable=True, name="worker") as stream:
+            request = await stream.recv(timeout_s=60)
+            assert request is not None
+            await server.respond(request, 8)
+            stream.ack(request)
+            assert await asking == 8
+
+    async def forgotten(asker: tl.Bus, server: tl.Bus) -> None:
+        assert await server.forget_durable("worker")
+        with pytest.raises(tl.NoResponders):
+            await asker.request("jobs.late", 4, timeout_s=600)
+
+    # In the second run, nobody has opened it yet.
+    play_stored(leave, answered, forgotten)
+
+
+def test_a_topic_that_is_not_stored_needs_a_live_subscriber(tmp_path: Path) -> None:
     async def main(simulation: Simulation) -> None:
         settings = JournalSettings(durable=("jobs.>",))
         journal = Journal(tmp_path, settings=settings, world=world(simulation), threaded=False)
         async with JournalBroker(journal, owns_journal=True) as broker, tl.Bus(broker) as bus:
-            asking = asyncio.create_task(bus.request("jobs.late", 4, timeout_s=600))
-            await asyncio.sleep(5)
-            assert not asking.done()
-
-            @bus.on("jobs.>", durable=True, name="worker", start="beginning")
-            async def work(number: int) -> int:
-                return 2 * number
-
-            assert await asking == 8
             with pytest.raises(tl.NoResponders):
                 await bus.request("unstored", timeout_s=600)
 

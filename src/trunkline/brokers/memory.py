@@ -182,6 +182,10 @@ class MemoryBroker(Broker):
     def has_subscribers(self, topic: str) -> bool:
         return self.resolve(topic).has_subscribers
 
+    def is_unserved(self, topic: str) -> bool:
+        """Whether it is certain that nobody gets a message that is published on this topic now."""
+        return self.resolve(topic).unserved
+
     def published_by_topic(self) -> dict[str, int]:
         return self.tree.published()
 

@@ -37,9 +37,12 @@ class _RecordingLane:
         self._published = published
         self.has_subscribers = inner.has_subscribers
         self.stored = inner.stored
-        self.unserved = inner.unserved
         self.immediate = False
         self.reserve = inner.reserve
+
+    @property
+    def unserved(self) -> bool:
+        return self._inner.unserved
 
     def put_now(self, message: Message) -> bool:
         return False

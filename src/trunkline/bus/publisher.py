@@ -403,7 +403,7 @@ class BusPublisher:
             raise PartlyRefused([(message, error) for message in batch], len(batch)) from error
         if not failures:
             self._traffic.accept(batch, routed=lane.has_subscribers, alike=alike)
-            if lane.unserved and batch[0].type in ASKING:
+            if batch[0].type in ASKING and lane.unserved:
                 for message in batch:
                     self.unserved(message, self._broker.nearest(message.topic))
             return

@@ -174,7 +174,7 @@ class Route:
         """Whether a message on this topic reaches a subscriber."""
         self.unserved = True
         """Whether there is no sink at all, not even a rule that may choose a handler. A message can only be stored
-        then."""
+        then, for durable subscriptions."""
         self.only_inbox: Inbox | None = None
         """The plain inbox, if it is the only sink."""
         self.all_plain = False

@@ -307,8 +307,7 @@ class Hub:
 
     def _check_served(self, session: Session, batch: Batch) -> None:
         """Notify the publisher if its requests have no subscriber, so that it does not wait for answers."""
-        route = self.broker.resolve(batch.topic)
-        if route.unserved and not route.stored:
+        if self.broker.is_unserved(batch.topic):
             # Only topics that the client may publish on are named.
             nearest = [each for each in self.broker.nearest(batch.topic) if session.may(Action.PUBLISH, each)]
             batch.fail(-1, "no_responders", f"nobody subscribes to {batch.topic}", nearest=nearest)

@@ -29,11 +29,12 @@ from trunkline.journal.start import Start, start_of
 from trunkline.journal.store import JournalStore
 from trunkline.message import Message
 from trunkline.settings import Settings
-from trunkline.topic import NEVER_DURABLE, TopicTree, covers, is_wild, overlaps, validate_pattern
+from trunkline.topic import NEVER_DURABLE, TopicTree, covers, is_wild, matches, nearest, overlaps, validate_pattern
 
 log = logging.getLogger("trunkline.journal")
 
 
+PATTERNS = "SELECT pattern FROM cursors"
 SOON = 512
 """So many messages of a pipeline may go to the writer without waiting for the end of the turn: of the usual thousand
 that are under way, it writes one half while the other is published."""
@@ -46,7 +47,6 @@ class JournalLane:
 
     plain = None
     stored = True
-    unserved = False
     immediate = False
 
     def __init__(self, broker: JournalBroker, topic: str, waits: bool) -> None:
@@ -57,6 +57,10 @@ class JournalLane:
         self.has_subscribers = broker.has_subscribers(topic)
         self._pending = broker.intake.pending
         self._put = broker.intake.put
+
+    @property
+    def unserved(self) -> bool:
+        return self._broker.is_unserved(self.topic)
 
     def reserve(self, count: int) -> int:
         return 0
@@ -215,6 +219,15 @@ class JournalBroker(MemoryBroker):
 
     def has_subscribers(self, topic: str) -> bool:
         return bool(self._feeder_tree.match(topic)) or super().has_subscribers(topic)
+
+    def is_unserved(self, topic: str) -> bool:
+        """A durable subscription gets the message later, also one that nobody has opened since the journal was."""
+        if not super().is_unserved(topic) or self._feeder_tree.match(topic):
+            return False
+        return not any(matches(pattern, topic) for (pattern,) in self.journal.reader.query(PATTERNS))
+
+    def nearest(self, topic: str) -> list[str]:
+        return nearest(topic, (*super().nearest(topic), *self._feeder_tree.patterns()))
 
     async def flush(self) -> None:
         await self.journal.flush()
