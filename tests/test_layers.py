@@ -21,6 +21,7 @@ LAYERS = [
         "settings",
         "message",
         "moment",
+        "plural",
         "expression",
         "columns",
         "schema",

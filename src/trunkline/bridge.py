@@ -21,6 +21,7 @@ from trunkline.delivery.options import Delivery
 from trunkline.delivery.stream import Stream
 from trunkline.errors import Refused, RequestError, RequestFailed, TrunklineError
 from trunkline.message import Message, MessageType
+from trunkline.plural import counted
 from trunkline.topic import ENDPOINT_PREFIX, validate_pattern
 
 log = logging.getLogger("trunkline.bridge")
@@ -107,7 +108,7 @@ class Bridge:
             self.passed_on += len(messages)
         except TrunklineError as error:
             self.failed += len(messages)
-            log.warning("%d messages on %s were not mirrored: %s", len(messages), messages[0].topic, error)
+            log.warning("%s on %s not mirrored: %s", counted(len(messages), "message"), messages[0].topic, error)
 
     async def _ask(self, request: Message, marked: Message, near: Bus, far: Bus) -> None:
         """Send the request on the other side, and return its answer."""

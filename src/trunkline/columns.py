@@ -22,6 +22,7 @@ from msgspec.structs import astuple, replace
 from trunkline.codec import RAW
 from trunkline.errors import MAX_TTL_S, HeadersTooLarge, InvalidMessage, InvalidPayload
 from trunkline.message import MAX_HEADER_BYTES, NORMAL, Message, MessageType, Unchecked
+from trunkline.plural import counted
 from trunkline.unchecked import seal
 
 MAX_UNPACKED = 4096
@@ -187,7 +188,7 @@ def open_batch(data: bytes | memoryview, count: int) -> Body:
     except (msgspec.DecodeError, InvalidMessage, ValueError, RecursionError) as error:
         raise InvalidPayload(f"not a batch: {error}") from error
     if not body.fits(count):
-        raise InvalidPayload(f"not a batch of {count} messages")
+        raise InvalidPayload(f"not a batch of {counted(count, 'message')}")
     return body
 
 
@@ -290,7 +291,7 @@ def _read_columns(topic: str, data: bytes | memoryview, seqs: Sequence[int]) -> 
     try:
         body = decode(data)
         if not body.fits(len(seqs)):
-            raise InvalidPayload(f"not a batch of {len(seqs)} messages")
+            raise InvalidPayload(f"not a batch of {counted(len(seqs), 'message')}")
         rest = body.rest
         _check_rest(rest, len(seqs))
         rest.setdefault("content_type", RAW)
@@ -398,7 +399,9 @@ def _check_rest(rest: dict[str, Any], count: int) -> None:
             raise InvalidPayload(f"not a batch: messages have no {name!r}")
         if isinstance(value, list):
             if len(value) != count:
-                raise InvalidPayload(f"not a batch: {len(value)} values of {name} for {count} messages")
+                raise InvalidPayload(
+                    f"not a batch: {counted(len(value), 'value')} of {name} for {counted(count, 'message')}"
+                )
             fits = all(map(valid, value))
         else:
             fits = valid(value)

@@ -99,7 +99,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from trunkline.message import Message
-
+from trunkline.plural import counted
 
 MAX_TTL_S = 1e9
 
@@ -340,7 +340,9 @@ class InboxFull(Refused):
     retryable = True
 
     def __init__(self, subscriber: str, capacity: int) -> None:
-        super().__init__(f"the inbox of {subscriber} is full ({capacity} messages) and its overflow policy is reject")
+        super().__init__(
+            f"the inbox of {subscriber} is full ({counted(capacity, 'message')}) and its overflow policy is reject"
+        )
         self.subscriber = subscriber
         self.capacity = capacity
 
@@ -423,7 +425,7 @@ class PartlyRefused(Refused):
 
     def __init__(self, refused: Sequence[tuple[Message, Exception]], of: int) -> None:
         first = refused[0][1]
-        super().__init__(f"{len(refused)} of {of} messages were refused, the first because: {first}")
+        super().__init__(f"{len(refused)} of {counted(of, 'message')} refused, the first because: {first}")
         self.refused = tuple(refused)
 
 

@@ -271,7 +271,7 @@ async def test_too_many_failures_go_up(simulation: Simulation) -> None:
             await child.tell("oh")
             await asyncio.sleep(10)
         assert begun == ["parent", "child", "child", "parent", "child", "child"]
-        with pytest.raises(tl.ActorFailed, match=r"shop\.parent was restarted 1 times and failed again"):
+        with pytest.raises(tl.ActorFailed, match=r"shop\.parent was restarted 1 time and failed again"):
             await system.wait()
         assert system.state is SystemState.STOPPED
         with pytest.raises(tl.SystemStopped):

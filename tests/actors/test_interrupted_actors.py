@@ -83,7 +83,7 @@ def test_ctrl_c_ends_the_program(tmp_path: Path, drain_s: float) -> None:
         process.wait()
     assert process.returncode == 130
     assert "Ref('actors.slow') is stuck: its handler still runs after 0 s; the handler is left running" in errors
-    assert "actor system actors stopped with 1 messages unfinished" in errors
+    assert "actor system actors stopped with 1 message unfinished" in errors
     assert "Traceback" not in errors
 
 

@@ -128,7 +128,7 @@ async def test_what_finds_no_room_is_a_dead_letter(
         assert [letter.message.decode() for letter in letters] == lost
         assert failures == (2 if refused else 0)
         errors = [record for record in caplog.records if record.levelno == logging.ERROR]
-        assert "the mailbox of shop.slow has lost 1 messages" in errors[0].getMessage()
+        assert "the mailbox of shop.slow has lost 1 message," in errors[0].getMessage()
         for letter in letters:
             (outcome,) = (await bus.explain(letter.message.id)).outcomes
             assert outcome.fate is Fate.DEAD

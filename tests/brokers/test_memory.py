@@ -441,7 +441,7 @@ async def test_who_subscribes_is_logged_with_the_number_of_subscribers(
     with caplog.at_level("DEBUG", logger="trunkline.delivery"):
         for number in (1, 2):
             stream = await trial.open("orders.*")
-            assert f"{stream.name} subscribes to orders.* ({number} subscribers now)" in caplog.messages
+            assert f"{stream.name} subscribes to orders.* (subscribers now: {number})" in caplog.messages
 
 
 async def test_closing_again_does_not_touch_a_successor_of_the_same_name(trial: Trial) -> None:

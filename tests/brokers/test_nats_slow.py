@@ -17,6 +17,7 @@ from tests.hub.hubs import until
 from trunkline.brokers.engine.broker import EngineBroker
 from trunkline.brokers.nats import straight
 from trunkline.brokers.nats.driver import NatsDriver
+from trunkline.plural import counted
 
 DEADLINE_S = 60.0
 ROOT = Path(__file__).parents[2]
@@ -64,7 +65,7 @@ def test_a_subscriber_that_the_server_cuts_off(tmp_path: Path) -> None:
         assert missed > 0
         # Of the last ones, some were published before it was back, and some after it had ended.
         assert got + missed <= sent
-        assert f"misses {missed} messages on t" in errors
+        assert f"misses {counted(missed, 'message')} on t" in errors
         assert "reads too slowly for the max_pending of the server" in errors
 
     asyncio.run(asyncio.wait_for(test(), DEADLINE_S))
@@ -127,7 +128,7 @@ def test_messages_that_nats_py_drops(
             "a subscription to t.* is too slow and has lost messages, which are counted: more messages wait"
             in caplog.text
         )
-        assert "misses 1 messages on t." in caplog.text
+        assert "misses 1 message on t." in caplog.text
 
     with caplog.at_level(logging.WARNING, "trunkline"):
         asyncio.run(asyncio.wait_for(test(), DEADLINE_S))

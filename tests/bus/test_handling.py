@@ -164,7 +164,7 @@ def test_explain_follows_a_message_through_its_retries() -> None:
         assert "being handled, attempt 1" in str(await bus.explain(message_id))
         release.set()
         await asyncio.sleep(0.1)
-        assert "failed 1 times (ConnectionError: gone), waits to retry" in str(await bus.explain(message_id))
+        assert "failed 1 time (ConnectionError: gone), waits to retry" in str(await bus.explain(message_id))
         assert bus.pending() == 1
         await asyncio.sleep(20)
         assert (await bus.explain(message_id)).outcomes[0].fate is tl.Fate.DELIVERED

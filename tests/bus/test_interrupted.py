@@ -56,7 +56,7 @@ def test_ctrl_c_while_durable_work_waits(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert process.returncode == 130
-    assert errors == "closed with 1 messages unfinished: aclose() returns them\n"
+    assert errors == "closed with 1 message unfinished: see the result of aclose()\n"
     # It does not wait for the handler, which would take the two minutes of drain_s.
     assert time.monotonic() - pressed < 60
 
@@ -140,7 +140,7 @@ def test_ctrl_c_does_not_wait_for_a_function_in_a_thread_whose_message_comes_aga
     finally:
         process.kill()
         process.wait()
-    assert errors.startswith("closed with 1 messages unfinished: aclose() returns them\nTraceback ")
+    assert errors.startswith("closed with 1 message unfinished: see the result of aclose()\nTraceback ")
     assert errors.endswith("\nKeyboardInterrupt\n")
     with (
         tl.connect_blocking("memory:", journal=tmp_path / "journal") as bus,
@@ -166,7 +166,7 @@ def test_ctrl_c_says_what_is_waited_for_and_a_second_one_ends_that(tmp_path: Pat
     finally:
         process.kill()
         process.wait()
-    assert errors.startswith("closed with 1 messages unfinished: aclose() returns them\nTraceback ")
+    assert errors.startswith("closed with 1 message unfinished: see the result of aclose()\nTraceback ")
     assert errors.endswith("\nKeyboardInterrupt\n")
 
 

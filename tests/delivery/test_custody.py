@@ -289,7 +289,7 @@ async def test_while_it_waits_for_its_next_attempt_it_is_in_flight(trial: Trial)
     await trial.publish("t", "1")
     message = await trial.take(stream)
     stream.nack(message, "not yet")
-    assert fate_of(trial, message) == (Fate.IN_FLIGHT, "failed 1 times (Nacked: not yet), waits to retry")
+    assert fate_of(trial, message) == (Fate.IN_FLIGHT, "failed 1 time (Nacked: not yet), waits to retry")
     assert [text(each) for each in stream.unfinished()] == ["1"]
     again = await trial.take(stream)
     assert fate_of(trial, again) == (Fate.IN_FLIGHT, "being handled, attempt 2")

@@ -112,7 +112,7 @@ def test_who_is_one_too_many_hears_why_and_gets_in_later(tmp_path: Path, scheme:
         async with tl.connect(address, name="first") as first:
             await first.publish("t", 1)
             async with tl.connect(address, name="second", connection=impatient) as second:
-                with pytest.raises(tl.Refused, match="1 clients are connected already"):
+                with pytest.raises(tl.Refused, match="1 client connected already"):
                     await second.publish("t", 2)
         async with tl.connect(address, name="third") as third, asyncio.timeout(15.0):
             await third.publish("t", 3)

@@ -46,7 +46,7 @@ def cut_short(head: PublishHead, body: bytes) -> bytes:
 DAMAGES: dict[Encode, str] = {
     long_lived: "ttl of -1",
     of_another_type: "not the head of a publish frame",
-    cut_short: "are not 1 messages",
+    cut_short: "are not 1 message",
 }
 
 

@@ -75,7 +75,7 @@ def test_a_slow_subscriber_is_named_with_how_long_messages_wait() -> None:
             assert slow.waiting == 20
             found = problems(await look(publisher))
             assert [each.kind for each in found] == ["slow"]
-            assert "the subscriber slow of reader (a) is slow: 20 messages have waited for up to 5 s" in found[0].text
+            assert "the subscriber slow of reader (a) is slow: 20 messages waiting for up to 5 s" in found[0].text
             assert found[0].text.endswith("publishers wait for it")
             for _ in range(30):
                 await stream.recv(timeout_s=5)

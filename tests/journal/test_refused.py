@@ -184,7 +184,7 @@ async def test_a_recorded_message_was_seen_and_is_counted_as_lost(
         assert texts(await take(stream, 2, ack=False)) == ["1", "2"]
         await journal_of(bus).flush()
         assert journal_of(bus).intake.lost == 1
-        assert "1 messages on a were published, but not recorded" in caplog.text
+        assert "1 message on a published, but not recorded" in caplog.text
         assert texts(journal_of(bus).reader.messages()) == ["2"]
 
 

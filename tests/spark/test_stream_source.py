@@ -256,7 +256,7 @@ def test_what_retention_removed_unread_is_told(directory: Path, caplog: pytest.L
         journal.tender.retain()
         end = reader.latestOffset(start, ReadAllAvailable())
         assert [row["seq"] for row in read(reader.partitions(start, end))] == list(range(41, 51))
-        assert "up to 40 messages between 1 and 50 were removed by retention, unread" in caplog.text
+        assert "retention removed up to 40 messages between 1 and 50, unread" in caplog.text
         caplog.clear()
         # A query that starts now has lost nothing.
         assert [row["seq"] for row in batches(stream(directory), ReadAllAvailable())[0]] == list(range(41, 51))

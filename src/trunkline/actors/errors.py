@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from trunkline.errors import TrunklineError
+from trunkline.plural import counted
 
 
 class ActorError(TrunklineError):
@@ -30,7 +31,7 @@ class ActorFailed(ActorError):
     stands_for_cause = True
 
     def __init__(self, address: str, restarts: int, why: str) -> None:
-        times = f"was restarted {restarts} times and failed again" if restarts else "failed"
+        times = f"was restarted {counted(restarts, 'time')} and failed again" if restarts else "failed"
         super().__init__(f"{address} {times}: {why}")
         self.address = address
         self.restarts = restarts
@@ -58,7 +59,8 @@ class ActorProcessFailed(ActorError):
 class StashFull(ActorError):
     def __init__(self, address: str, capacity: int) -> None:
         super().__init__(
-            f"the stash of {address} is full: it holds {capacity} messages, as many as the mailbox. Call unstash first"
+            f"the stash of {address} is full: it holds {counted(capacity, 'message')}, as many as the mailbox. "
+            "Call unstash first"
         )
         self.address = address
         self.capacity = capacity

@@ -15,6 +15,7 @@ from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import Congested, InboxFull
 from trunkline.message import Message, Priority
 from trunkline.message_log import about
+from trunkline.plural import counted
 
 log = logging.getLogger("trunkline.actors")
 
@@ -100,9 +101,9 @@ class Mailbox(Inbox):
         if self._logged_at is None or now - self._logged_at >= LOG_EVERY_S:
             self._logged_at = now
             log.error(
-                "the mailbox of %s has lost %d messages, the last one is %s: %s",
+                "the mailbox of %s has lost %s, the last one is %s: %s",
                 self.name,
-                self._lost,
+                counted(self._lost, "message"),
                 message.id,
                 why,
                 extra=about(message),

@@ -33,6 +33,7 @@ from trunkline.delivery.dead_letters import Cause, DeadLetter, describe, traceba
 from trunkline.delivery.fates import Fate, Outcome
 from trunkline.errors import Closed, DuplicateName, InvalidTopic, Refused
 from trunkline.message import Message, MessageType
+from trunkline.plural import counted
 from trunkline.settings import build
 from trunkline.topic import endpoint, validate_topic
 
@@ -140,7 +141,7 @@ class ActorSystem:
         self._ended.set()
         log.info("actor system %s: message router stopped", self.name)
         if left:
-            log.warning("actor system %s stopped with %d messages unfinished", self.name, len(left))
+            log.warning("actor system %s stopped with %s unfinished", self.name, counted(len(left), "message"))
         return left
 
     async def _drain(self, drain_s: float) -> None:

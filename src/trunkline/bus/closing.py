@@ -16,6 +16,7 @@ from trunkline.bus.notices import DeadLetterNotices
 from trunkline.delivery.fates import Fate, Outcome
 from trunkline.delivery.stream import Stream
 from trunkline.message import Message
+from trunkline.plural import counted
 
 log = logging.getLogger("trunkline.bus")
 
@@ -103,7 +104,7 @@ class Closing:
         if self._owns_broker:
             await self._broker.aclose()
         if left:
-            log.warning("closed with %d messages unfinished: aclose() returns them", len(left))
+            log.warning("closed with %s unfinished: see the result of aclose()", counted(len(left), "message"))
         now_ns = self._broker.world.time_ns()
         return [
             Unfinished(

@@ -8,6 +8,7 @@ from html import escape
 
 from trunkline.bus.observe import Stats
 from trunkline.delivery.fates import Account
+from trunkline.plural import counted
 from trunkline.transports.pages import page_address
 
 MAX_ROWS = 20
@@ -23,15 +24,15 @@ def html_of(name: str, place: str, stats: Stats, accounts: Mapping[str, Account]
     where = _CREDENTIALS.sub("//", place)
     title = f"<b>{escape(name)}</b> on {escape(where)}, {escape(stats.state.value)}{link}"
     counts = (
-        f"{stats.total_messages:,} published, {stats.pending:,} in flight, {stats.dead_letters:,} dead letters,"
-        f" {stats.open_requests:,} open requests"
+        f"{stats.total_messages:,} published, {stats.pending:,} in flight,"
+        f" {counted(stats.dead_letters, 'dead letter')}, {counted(stats.open_requests, 'open request')}"
     )
     rows = [_row(subscriber or "(have left)", account) for subscriber, account in list(accounts.items())[:MAX_ROWS]]
     if len(accounts) > 1:
         rows.append(_row("all", stats.account))
     head = "".join(f"<th>{column.replace('_', ' ')}</th>" for column in ("subscriber", *COLUMNS))
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>" if rows else ""
-    rest = f"<div>and {len(accounts) - MAX_ROWS:,} subscribers more</div>" if len(accounts) > MAX_ROWS else ""
+    rest = f"<div>and {counted(len(accounts) - MAX_ROWS, 'subscriber')} more</div>" if len(accounts) > MAX_ROWS else ""
     return f"<div>{title}<div>{counts}</div>{table}{rest}</div>"
 
 

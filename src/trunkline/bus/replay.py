@@ -15,6 +15,7 @@ from trunkline.errors import Closed, TrunklineError, UsageError
 from trunkline.journal.reader import Reader
 from trunkline.message import Message
 from trunkline.moment import Moment
+from trunkline.plural import counted
 from trunkline.topic import CONTROL, DEAD_PREFIX, HEARTBEAT_PREFIX, REPLIES, validate_pattern, validate_topic
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Replayed(msgspec.Struct, frozen=True):
         return len(self.ids) - len(self.failed)
 
     def __str__(self) -> str:
-        messages = f"{self.count} {'message' if self.count == 1 else 'messages'}"
+        messages = counted(self.count, "message")
         if self.dry_run:
             return f"{messages} would be replayed"
         failed = f", {len(self.failed)} failed, the first because {self.failed[0].reason}" if self.failed else ""

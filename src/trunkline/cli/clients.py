@@ -62,4 +62,4 @@ def _note_rest(shown: int, total: int, what: str) -> None:
     if not total:
         show.notice(f"no {what}s")
     elif shown < total:
-        show.notice(f"{show.count(total - shown, f'{what} more', f'{what}s more')}: raise --rows to see them")
+        show.notice(f"{show.counted(total - shown, f'{what} more', f'{what}s more')}: raise --rows to see them")

@@ -133,9 +133,9 @@ def _show_replayed(chosen: Sequence[KeptDeadLetter], failures: Sequence[LetterFa
         show.notice(f"message {failure.seq} was not replayed: {failure.text}")
     count = sum(each.returns for each in chosen) if dry_run else len(chosen) - len(failures)
     if dry_run and chosen:
-        show.output(f"{show.count(count, 'dead letter')} would be redelivered")
+        show.output(f"{show.counted(count, 'dead letter')} would be redelivered")
     elif chosen:
-        show.output(f"{show.count(count, 'dead letter')} redelivered")
+        show.output(f"{show.counted(count, 'dead letter')} redelivered")
 
 
 # How they are shown
@@ -236,8 +236,8 @@ def _print_given_back(letters: list[DeadLetter], dry_run: bool) -> None:
     if not letters:
         show.output("there are no such dead letters")
     elif dry_run:
-        show.output(f"{show.count(len(letters), 'dead letter')} would be redelivered")
+        show.output(f"{show.counted(len(letters), 'dead letter')} would be redelivered")
     else:
         names = ", ".join(sorted({letter.subscriber for letter in letters}))
-        many = show.count(len(letters), "dead letter")
+        many = show.counted(len(letters), "dead letter")
         show.output(f"{many} will be redelivered when the subscriber starts: {names}")

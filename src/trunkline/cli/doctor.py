@@ -33,13 +33,13 @@ def doctor(reap: Reap = False, yes: Yes = False, json: AsJson = False) -> None:
     if not yes:
         if not show.can_ask():
             raise UsageError("Not a terminal: pass --yes to confirm the removal")
-        if not show.ask(f"Remove {show.count(len(found.left_over), 'file')} of dead processes?"):
+        if not show.ask(f"Remove {show.counted(len(found.left_over), 'file')} of dead processes?"):
             return
     done = remove()
     if json:
         show.json(done)
     else:
-        show.output(f"{show.count(len(done.removed), 'file')} removed, {show.size(done.bytes)}")
+        show.output(f"{show.counted(len(done.removed), 'file')} removed, {show.size(done.bytes)}")
         _files("Could not be removed", done.kept)
     if done.kept:
         raise typer.Exit(1)
@@ -70,7 +70,7 @@ def _show(found: MemorySurvey) -> None:
         show.output("no files of dead processes")
     else:
         size = show.size(sum(each.bytes for each in found.left_over))
-        show.output(f"dead processes have left {show.count(len(found.left_over), 'file')}, {size}")
+        show.output(f"dead processes have left {show.counted(len(found.left_over), 'file')}, {size}")
 
 
 def _files(title: str, files: list[EngineFile]) -> None:

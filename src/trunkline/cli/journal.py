@@ -65,26 +65,26 @@ def _print_numbers(directory: Path, found: JournalStats) -> None:
     owner = "no process writes to it now"
     if found.owner is not None:
         owner = f"process {found.owner} writes to it" if found.owner else "another process writes to it"
-    fates = f"{show.count(found.fates + found.sealed_fates, 'row')}, {found.sealed_fates:,} of them sealed"
+    fates = f"{show.counted(found.fates + found.sealed_fates, 'row')}, {found.sealed_fates:,} of them sealed"
     show.output((str(directory), "bold"), f": {owner}, last number {found.last:,}")
     for name, text in (
         ("identity", found.identity or "none yet: it gets one when a program opens it for writing"),
         ("journal", f"{_messages(found.messages, found.batches, 'batch', 'batches')}, {show.size(found.bytes)}"),
         ("lake", f"{_messages(found.sealed_messages, found.files, 'file')}, {show.size(found.sealed_bytes)}"),
         ("fates", fates),
-        ("waiting", f"{found.retries:,} for their next attempt, {show.count(found.orphans, 'orphan')}"),
+        ("waiting", f"{found.retries:,} for their next attempt, {show.counted(found.orphans, 'orphan')}"),
     ):
         show.output(f"  {name:8} {text}")
     if found.quarantined:
-        damaged = show.count(found.quarantined, "damaged batch", "damaged batches")
+        damaged = show.counted(found.quarantined, "damaged batch", "damaged batches")
         show.output("  ", (f"{damaged} in quarantine", "red"), f": trunkline journal verify {directory}")
     if found.removed:
-        show.output(f"  {'removed':8} {show.count(found.removed, 'message')} by retention")
+        show.output(f"  {'removed':8} {show.counted(found.removed, 'message')} by retention")
     show.output()
 
 
 def _messages(messages: int, parts: int, part: str, many: str | None = None) -> str:
-    return f"{show.count(messages, 'message')} in {show.count(parts, part, many)}"
+    return f"{show.counted(messages, 'message')} in {show.counted(parts, part, many)}"
 
 
 @app.command()
@@ -270,8 +270,8 @@ def seal(
         show.json({"sealed": sealed, "joined": joined, "deleted": gone})
         return
     show.output(
-        f"{show.count(sealed, 'message')} sealed, {show.count(joined, 'small file')} joined,"
-        f" {show.count(gone, 'replaced file')} deleted"
+        f"{show.counted(sealed, 'message')} sealed, {show.counted(joined, 'small file')} joined,"
+        f" {show.counted(gone, 'replaced file')} deleted"
     )
     if not sealed and not everything:
         show.output("nothing was due: --all also seals younger messages")
@@ -315,12 +315,12 @@ def _print_verified(directory: Path, found: Verified, repaired: Repaired | None)
         show.output(f"moved aside: {directory / path}")
     show.output(
         f"{_messages(found.messages, found.batches, 'batch', 'batches')},"
-        f" {_messages(found.sealed_messages, found.files, 'file')}, {show.count(found.sealed_fates, 'sealed fate')}"
+        f" {_messages(found.sealed_messages, found.files, 'file')}, {show.counted(found.sealed_fates, 'sealed fate')}"
     )
     for finding in found.findings:
         show.output(("damaged", "red"), f" {_described(finding)}")
     if found.quarantined:
-        show.output(f"{show.count(found.quarantined, 'damaged batch', 'damaged batches')} in quarantine")
+        show.output(f"{show.counted(found.quarantined, 'damaged batch', 'damaged batches')} in quarantine")
     if found.good:
         show.output(("all good", "green"))
     else:
@@ -367,7 +367,7 @@ def export(
         if json:
             show.json({"file": str(file), "messages": rows})
         else:
-            show.output(f"{show.count(rows, 'message')} in {file}, {show.size(file.stat().st_size)}")
+            show.output(f"{show.counted(rows, 'message')} in {file}, {show.size(file.stat().st_size)}")
 
 
 def _counted(batches: Iterator[Any], progress: Callable[[int, int], None], of: int) -> Iterator[Any]:

@@ -74,7 +74,7 @@ def run(
     if json:
         show.json(_summary(done, target))
     elif done.ok:
-        show.output(f"{show.count(len(done.results), 'cell')} executed: {target}")
+        show.output(f"{show.counted(len(done.results), 'cell')} executed: {target}")
     if not done.ok:
         if not json:
             _complain(done, target)
@@ -124,7 +124,7 @@ def _complain(done: NotebookRun, target: Path) -> None:
         for line in "\n".join(result.error.traceback).splitlines():
             show.notice(_without_colours(line))
     why = str(result.error) if result.error is not None else f"{' and '.join(result.missing)} did not arrive in time"
-    left = f"; {show.count(done.skipped, 'cell')} after it not executed" if done.skipped else ""
+    left = f"; {show.counted(done.skipped, 'cell')} after it not executed" if done.skipped else ""
     show.notice(f"error: cell {done.failed + 1}: {why}{left}. The outputs so far are in {target}")
 
 

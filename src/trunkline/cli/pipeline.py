@@ -201,12 +201,12 @@ def _show_report(report: RunReport, json: bool) -> None:
     hours = f"{report.hours[0]} to {report.hours[-1]}" if report.hours else "no hours"
     show.output(
         (f"run {report.run}", "bold"),
-        f": {show.count(report.messages, 'message')}, {show.count(report.fates, 'row')} of fates, {hours}",
+        f": {show.counted(report.messages, 'message')}, {show.counted(report.fates, 'row')} of fates, {hours}",
     )
     if report.late:
-        show.output(f"  {show.count(report.late, 'message')} beyond the watermark: placed by the journal's time")
+        show.output(f"  {show.counted(report.late, 'message')} beyond the watermark: placed by the journal's time")
     if report.duplicates:
-        show.output(f"  {show.count(report.duplicates, 'message')} skipped: their ids are duplicates")
+        show.output(f"  {show.counted(report.duplicates, 'message')} skipped: their ids are duplicates")
 
 
 @app.command()
@@ -235,7 +235,7 @@ def rebuild(
     if json:
         show.json({"hours": hours})
     else:
-        show.output(f"{show.count(len(hours), 'hour')} rebuilt")
+        show.output(f"{show.counted(len(hours), 'hour')} rebuilt")
 
 
 def _utc(text: str | None, option: str) -> Any:
@@ -259,7 +259,7 @@ def status(journal: Directory, warehouse: WarehouseAt = None, json: AsJson = Fal
     behind = (
         f"{found.behind:,} behind the journal, {found.lag_s:,.1f} s" if found.behind else "nothing new in the journal"
     )
-    upto = f"{show.count(found.messages, 'message')} of {found.journal}, up to number {found.seq:,}"
+    upto = f"{show.counted(found.messages, 'message')} of {found.journal}, up to number {found.seq:,}"
     show.output((f"run {found.run}", "bold"), f": {upto}")
     show.output(f"  {behind}")
     if found.upto:
@@ -267,7 +267,7 @@ def status(journal: Directory, warehouse: WarehouseAt = None, json: AsJson = Fal
     if found.late or found.duplicates:
         show.output(f"  {found.late:,} beyond the watermark, {found.duplicates:,} duplicate ids skipped")
     for topic, count in found.removed_unread.items():
-        what = f": {show.count(count, 'message')} on {topic}, by retention, before the pipeline read them"
+        what = f": {show.counted(count, 'message')} on {topic}, by retention, before the pipeline read them"
         show.output("  ", ("removed", "red"), what)
     for each in found.left_out:
         show.output("  ", ("left out", "red"), f": {each.path}, numbers {each.first} to {each.last}: {each.why}")
@@ -299,7 +299,7 @@ def vacuum(
     if json:
         show.json({"files": count})
     else:
-        show.output(f"{show.count(count, 'file')} removed")
+        show.output(f"{show.counted(count, 'file')} removed")
 
 
 @app.command()
@@ -330,7 +330,7 @@ def sql(
         return
     show.table("", taken.column_names, [[_cell(value) for value in row.values()] for row in values])
     if rows and taken.num_rows > rows:
-        show.notice(f"more than {rows} rows: --rows 0 shows all")
+        show.notice(f"more than {show.counted(rows, 'row')}: --rows 0 shows all")
     elif not values:
         show.notice("no rows")
 

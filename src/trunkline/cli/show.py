@@ -22,6 +22,7 @@ from rich.text import Text
 from trunkline import arrays
 from trunkline.errors import PayloadError
 from trunkline.message import Message
+from trunkline.plural import counted as counted
 
 out = Console(highlight=False, soft_wrap=True)
 note = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -96,10 +97,6 @@ class LogFormatter(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:
         return "\n".join(map(plain, super().formatException(ei).splitlines()))
-
-
-def count(number: int, what: str, many: str | None = None) -> str:
-    return f"{number:,} {what if number == 1 else many or what + 's'}"
 
 
 def size(count: int) -> str:

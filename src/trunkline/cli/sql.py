@@ -59,7 +59,7 @@ def sql(
     else:
         show.table("", shown.column_names, [[_cell(value) for value in row.values()] for row in shown.to_pylist()])
     if limit is not None and found.num_rows > limit:
-        show.notice(f"more than {limit} rows: --rows sets how many are shown")
+        show.notice(f"more than {show.counted(limit, 'row')}: --rows sets how many are shown")
     elif not found.num_rows and not json and not csv:
         show.notice("no rows")
 

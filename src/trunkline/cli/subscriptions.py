@@ -88,7 +88,7 @@ def _agreed(cursor: CursorStats) -> bool:
 
 
 def _described(cursor: CursorStats) -> str:
-    behind = show.count(cursor.behind, "message")
+    behind = show.counted(cursor.behind, "message")
     return f"{cursor.name} on {cursor.pattern}, at number {cursor.high:,}, {behind} behind"
 
 

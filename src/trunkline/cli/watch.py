@@ -36,7 +36,7 @@ def status(
     if json:
         show.json({"healthy": not wrong, "ping_s": took_s, "problems": wrong, **found})
     else:
-        well = ("healthy", "bold green") if not wrong else (show.count(len(wrong), "problem"), "bold red")
+        well = ("healthy", "bold green") if not wrong else (show.counted(len(wrong), "problem"), "bold red")
         show.output(well, f", answers within {took_s * 1000:.2f} ms")
         for problem in wrong:
             show.output(("  ! ", "bold red"), problem.text)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from trunkline.plural import counted
 from trunkline.wire.snapshot import HubSnapshot, SubscriberSnapshot
 
 SLOW_NS = 1_000_000_000
@@ -32,14 +33,14 @@ def _lost(snapshot: HubSnapshot) -> Iterator[Problem]:
         if each.dropped:
             yield Problem(
                 "dropped",
-                f"{_who(each)} has dropped {_count(each.dropped)} of {each.accepted:,}"
+                f"{_who(each)} has dropped {counted(each.dropped, 'message')} of {each.accepted:,}"
                 f" (policy {each.overflow}, room for {each.capacity:,})",
                 f"make its handler faster, share the work with a group, {_instead_of_losing(each)}",
             )
     if failed := snapshot.counts.get("internal_errors", 0):
         yield Problem(
             "internal errors",
-            f"the hub failed {failed:,} times while handling a frame of a client",
+            f"the hub failed {counted(failed, 'time')} while handling a frame of a client",
             "read the hub's log for the cause",
         )
 
@@ -56,14 +57,14 @@ def _unattended(snapshot: HubSnapshot) -> Iterator[Problem]:
         be, them = ("is", "it") if letters == 1 else ("are", "them")
         yield Problem(
             "dead letters",
-            f"there {be} {letters:,} dead letter{'s' if letters > 1 else ''}",
+            f"there {be} {counted(letters, 'dead letter')}",
             f"`trunkline dead-letters list` shows {them}, `trunkline dead-letters replay` redelivers {them}",
         )
     for each in () if snapshot.dead_letters else snapshot.subscribers:
         if each.dead:
             yield Problem(
                 "dead letters",
-                f"{_who(each)} failed to handle {_count(each.dead)} of {each.accepted:,}",
+                f"{_who(each)} failed to handle {counted(each.dead, 'message')} of {each.accepted:,}",
                 "they are in its process: `bus.dead_letters` lists the causes, `bus.replay_dead()` redelivers them;"
                 " a hub with a journal keeps those of groups and durable subscriptions",
             )
@@ -72,7 +73,7 @@ def _unattended(snapshot: HubSnapshot) -> Iterator[Problem]:
             yield Problem(
                 "not connected",
                 f"the durable subscription {each.name} ({each.pattern}) has no subscriber, and is"
-                f" {_count(each.behind)} behind",
+                f" {counted(each.behind, 'message')} behind",
                 f"start its subscriber, or delete it with `trunkline forget {each.name}`",
             )
 
@@ -84,7 +85,8 @@ def _slow(snapshot: HubSnapshot) -> Iterator[Problem]:
             held_up = "; publishers wait for it" if each.overflow == "block" and not each.durable else ""
             yield Problem(
                 "slow",
-                f"{_who(each)} is slow: {_count(each.waiting)} have waited for up to {waited_s:,.0f} s{held_up}",
+                f"{_who(each)} is slow: {counted(each.waiting, 'message')} waiting"
+                f" for up to {waited_s:,.0f} s{held_up}",
                 "make its handler faster, or share the work with a group",
             )
 
@@ -102,7 +104,3 @@ def _clients(snapshot: HubSnapshot) -> Iterator[Problem]:
 def _who(subscriber: SubscriberSnapshot) -> str:
     where = f" of {subscriber.client}" if subscriber.client and subscriber.client != subscriber.name else ""
     return f"the subscriber {subscriber.name}{where} ({subscriber.pattern})"
-
-
-def _count(number: int) -> str:
-    return f"{number:,} message{'' if number == 1 else 's'}"

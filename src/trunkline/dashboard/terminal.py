@@ -107,7 +107,7 @@ class TopApp(App[None]):
         self._before = found
         wrong = problems(found.snapshot)
         more = f"; {wrong[0].text}: {wrong[0].next_step}" if wrong else ""
-        counts = f"{show.count(found.snapshot.published, 'message')}, {show.count(len(wrong), 'problem')}"
+        counts = f"{show.counted(found.snapshot.published, 'message')}, {show.counted(len(wrong), 'problem')}"
         state.update(self._plain(counts + more))
         self.looks += 1
         for name in TABS:

@@ -19,6 +19,7 @@ from trunkline.delivery.leases import Leases
 from trunkline.delivery.retry import Retry
 from trunkline.errors import NotAcknowledged
 from trunkline.message import Message
+from trunkline.plural import counted
 
 
 class Custody:
@@ -221,7 +222,8 @@ class Custody:
             return Outcome(name, Fate.IN_FLIGHT, f"being handled, attempt {attempt}")
         if message.seq in self._delayed:
             failures = self.history_of(message.seq)
-            return Outcome(name, Fate.IN_FLIGHT, f"failed {len(failures)} times ({failures[-1].error}), waits to retry")
+            times = counted(len(failures), "time")
+            return Outcome(name, Fate.IN_FLIGHT, f"failed {times} ({failures[-1].error}), waits to retry")
         return None
 
     def pauses(self) -> dict[int, float]:

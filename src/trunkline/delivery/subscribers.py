@@ -26,6 +26,7 @@ from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import DuplicateName, UnknownHandler
 from trunkline.expression import compile_filter
 from trunkline.message import Message, MessageType
+from trunkline.plural import counted
 from trunkline.settings import Settings
 from trunkline.topic import ENDPOINT_PREFIX, REPLY_PREFIX
 
@@ -131,7 +132,7 @@ class Subscribers:
         inbox.ledger = self.ledger
         inbox.eager = self.eager
         self._inboxes[name] = inbox
-        log.debug("%s subscribes to %s (%d subscribers now)", name, pattern, len(self._inboxes))
+        log.debug("%s subscribes to %s (subscribers now: %d)", name, pattern, len(self._inboxes))
         return inbox
 
     def part(self, inbox: Inbox) -> None:
@@ -152,7 +153,7 @@ class Subscribers:
                 dropped += 1
         inbox.check_idle()
         self._keep(inbox)
-        log.debug("%s left (%d subscribers now, %d messages dropped)", inbox.name, len(self._inboxes), dropped)
+        log.debug("%s left (subscribers now: %d, messages dropped: %d)", inbox.name, len(self._inboxes), dropped)
 
     # Remote subscribers
 
@@ -279,11 +280,11 @@ class Subscribers:
         if inbox.ledger is not None:
             inbox.ledger.died(letter, inbox)
         log.error(
-            "%s gave up on message %s on %s after %d attempts: %s",
+            "%s gave up on message %s on %s after %s: %s",
             letter.subscriber,
             letter.message.id,
             letter.message.topic,
-            letter.message.attempts,
+            counted(letter.message.attempts, "attempt"),
             letter.reason,
         )
         if announce and self.announcers:

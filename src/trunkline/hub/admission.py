@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trunkline.brokers.broker import Feature
 from trunkline.errors import ProtocolError
+from trunkline.plural import counted
 from trunkline.wire import control
 from trunkline.wire.control import LETTERS_KEPT, VERSIONS
 from trunkline.wire.frames import FIRST_FRAME_BYTES, room_for_body
@@ -108,11 +109,12 @@ class Admission:
             if self._clients - (before is not None) >= hub.settings.max_clients:
                 most = hub.settings.max_clients
                 raise ProtocolError(
-                    "too_many", f"{most} clients are connected already: raise max_clients, or try again later"
+                    "too_many",
+                    f"{counted(most, 'client')} connected already: raise max_clients, or try again later",
                 )
             others = self._connections[session.identity] - (before is not None)
             if others >= hub.settings.limits.connections:
-                raise ProtocolError("too_many", f"{session.identity} has {others} connections already")
+                raise ProtocolError("too_many", f"{session.identity} has {counted(others, 'connection')} already")
         except ProtocolError as error:
             details = {"versions": list(VERSIONS)} if version is None else {}
             session.send(control.Error(code=error.code, text=error.text, details=details, re=hello.id))

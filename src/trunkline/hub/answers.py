@@ -25,6 +25,7 @@ from trunkline.hub.explain import Explanations
 from trunkline.hub.last import LastMessages
 from trunkline.hub.member import Member
 from trunkline.hub.snapshot import snapshot_of
+from trunkline.plural import counted
 from trunkline.topic import validate_pattern
 from trunkline.wire import control
 
@@ -396,7 +397,7 @@ class Answers:
         if (message.pattern, message.topic) in session.links:
             return control.Done(re=message.id, changed=False)
         if len(session.links) >= self._hub.settings.limits.subscriptions:
-            raise ProtocolError("too_many", f"there are already {len(session.links)} links")
+            raise ProtocolError("too_many", f"this client already has {counted(len(session.links), 'link')}")
         self._hub.link(message.pattern, message.topic)
         session.links[(message.pattern, message.topic)] = None
         self._hub.changed([message.pattern])

@@ -38,6 +38,7 @@ from trunkline.hub.owners import DurableOwners, Keep
 from trunkline.hub.registry_file import KeptRegistry, RegistryFile
 from trunkline.hub.retention import rules_of
 from trunkline.message import NORMAL
+from trunkline.plural import counted
 from trunkline.registry.channel import UNKNOWN, Channel, Effect, KeptChannel
 from trunkline.registry.quality import DEAD_LETTER, REFUSE, check_qos, limits
 from trunkline.registry.registry import Registry, Who, unknown
@@ -337,7 +338,7 @@ class DirectoryApi:
                 seq = reject(self._hub.broker, channel.name, each, again=batch.again)
                 batch.fail(each.place, "dead_letter", "", seq=seq)
             field, why = broken[0].problem
-            log.error("%d messages on %s are dead letters: %s at %s", len(broken), batch.topic, why, field)
+            log.error("%s on %s: %s at %s", counted(len(broken), "dead letter"), batch.topic, why, field)
             return rest
         for each in broken if len(broken) <= MAX_TOLD else broken[:1]:
             field, why = each.problem

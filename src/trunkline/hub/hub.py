@@ -31,6 +31,7 @@ from trunkline.hub.session import Session
 from trunkline.hub.settings import HubSettings
 from trunkline.hub.watchers import Watchers
 from trunkline.journal.errors import JournalUnusable
+from trunkline.plural import counted
 from trunkline.segments import probe
 from trunkline.transports.addresses import in_use
 from trunkline.transports.schemes import transport_for
@@ -209,7 +210,7 @@ class Hub:
         for outlet in list(session.outlets.values()):
             if lost := self.part(session, outlet):
                 log.warning(
-                    "%s disconnected: %d messages for its subscription %s are lost", session.name, lost, outlet.name
+                    "%s disconnected: its subscription %s lost %s", session.name, outlet.name, counted(lost, "message")
                 )
         for pattern, topic in session.links:
             self.unlink(pattern, topic)

@@ -12,6 +12,7 @@ from trunkline import columns
 from trunkline.columns import Body
 from trunkline.errors import JournalDamaged
 from trunkline.message import Message
+from trunkline.plural import counted
 
 COLUMNS: Final = "first, last, topic, at_ns, since_ns, until_ns, checksum, body"
 """The columns of the table `batches`, in the order of the fields of StoredBatch."""
@@ -50,7 +51,9 @@ class StoredBatch(msgspec.Struct, frozen=True):
         except msgspec.DecodeError as error:
             raise JournalDamaged(self.first, self.last, self.topic, f"it cannot be read: {error}") from error
         if not body.fits(self.count):
-            raise JournalDamaged(self.first, self.last, self.topic, f"it does not hold {self.count} messages")
+            raise JournalDamaged(
+                self.first, self.last, self.topic, f"it does not hold {counted(self.count, 'message')}"
+            )
         return body
 
     def messages(self) -> list[Message]:

@@ -28,6 +28,7 @@ from trunkline.journal.settings import TopicStorage
 from trunkline.journal.start import Start, start_of
 from trunkline.journal.store import JournalStore
 from trunkline.message import Message
+from trunkline.plural import counted
 from trunkline.settings import Settings
 from trunkline.topic import NEVER_DURABLE, TopicTree, covers, is_wild, matches, nearest, overlaps, validate_pattern
 
@@ -138,7 +139,7 @@ class JournalBroker(MemoryBroker):
         self.served.record_in(journal.ledger)
         lost = attendance.settle(journal.reader, journal.ledger, self.world.time_ns())
         if lost:
-            log.warning("the last run of the hub was killed: %d deliveries were lost", lost)
+            log.warning("the last run of the hub was killed: %s lost", counted(lost, "delivery", "deliveries"))
         self.store = JournalStore(self)
         self._repeated = RepeatedBatches(self.intake, self.store.look_for, self._put_batch)
         self.store.dead_letters.restore(self.settings.max_dead_letters)

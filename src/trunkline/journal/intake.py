@@ -21,6 +21,7 @@ from trunkline.journal.body import make_batch
 from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.writer import Database, Job, Writer
 from trunkline.message import Message
+from trunkline.plural import counted
 from trunkline.unchecked import number_all, take_numbers
 
 log = logging.getLogger("trunkline.journal")
@@ -267,8 +268,8 @@ class Intake:
     def _fail(self, pending: PendingWrite, error: Exception) -> None:
         if pending.given:
             self.lost += len(pending.messages)
-            lost = len(pending.messages)
-            log.error("%d messages on %s were published, but not recorded: %s", lost, pending.topic, error)
+            lost = counted(len(pending.messages), "message")
+            log.error("%s on %s published, but not recorded: %s", lost, pending.topic, error)
             return
         take_numbers(pending.messages)
         why = error.why if isinstance(error, NotStored) else f"{type(error).__name__}: {error}"

@@ -16,6 +16,7 @@ from trunkline.journal.ledger import FATE
 from trunkline.journal.reader import Reader
 from trunkline.journal.settings import Retention
 from trunkline.journal.writer import Database
+from trunkline.plural import counted
 from trunkline.topic import STATE_PREFIX, matches
 
 PIECES = (
@@ -163,7 +164,7 @@ def log_lines(removes: list[Remove]) -> list[tuple[str, bool]]:
         unread.update(each.name for each in remove.unread_by)
         lines[remove.topic, remove.why] = (count + remove.count, unread)
     return [
-        (f"removed {count} messages on {topic}: {why}{_unread_by(unread)}", bool(unread))
+        (f"removed {counted(count, 'message')} on {topic}: {why}{_unread_by(unread)}", bool(unread))
         for (topic, why), (count, unread) in lines.items()
     ]
 

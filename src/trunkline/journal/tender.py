@@ -25,6 +25,7 @@ from trunkline.journal.reader import Reader
 from trunkline.journal.retention import Numbers, Remove, is_free, log_lines, plan, take_away
 from trunkline.journal.sealed import File
 from trunkline.journal.settings import JournalSettings
+from trunkline.plural import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,7 +124,9 @@ class Tender:
                 (stretch.first, stretch.last),
             ).fetchone()
             if messages != (0 if sealed is None else sealed.file.rows):
-                raise JournalUnusable(str(directory), f"a stretch changed while it was sealed: {messages} messages")
+                raise JournalUnusable(
+                    str(directory), f"a stretch changed while it was sealed: {counted(messages, 'message')}"
+                )
             if sealed is not None:
                 lake.record(database, sealed)
             database.execute("DELETE FROM batches WHERE first BETWEEN ? AND ?", (stretch.first, stretch.last))
@@ -150,7 +153,7 @@ class Tender:
             return
         file = sealed.file
         if reader.query("SELECT 1 FROM files WHERE path = ?", (file.path,)):
-            log.info("sealed %s: %d rows, %d bytes", file.path, file.rows, file.bytes)
+            log.info("sealed %s: %s, %s", file.path, counted(file.rows, "row"), counted(file.bytes, "byte"))
         else:
             (self._journal.directory / file.path).unlink(missing_ok=True)
 
@@ -168,7 +171,9 @@ class Tender:
             (last,) = database.execute("SELECT max(last) FROM fates WHERE number BETWEEN ? AND ?", between).fetchone()
             dropped = database.execute("DELETE FROM fates WHERE number BETWEEN ? AND ?", between).rowcount
             if sealed is None or dropped != sealed.file.rows:
-                raise JournalUnusable(str(directory), f"fates changed while they were sealed: {dropped} rows")
+                raise JournalUnusable(
+                    str(directory), f"fates changed while they were sealed: {counted(dropped, 'row')}"
+                )
             lake.record(database, sealed)
             # Some numbers occur only in fates. They must still count as used.
             reserve(database, last)
@@ -233,7 +238,8 @@ class Tender:
         if found == rows:
             return sealed
         paths = [file.path for file in run]
-        log.error("%s: %s: %d rows where the journal lists %d: %s", directory, ", ".join(paths), found, rows, REPAIR)
+        has = counted(found, "row")
+        log.error("%s: %s: %s where the journal lists %d: %s", directory, ", ".join(paths), has, rows, REPAIR)
         self._damaged.update(paths)
         if sealed is not None:
             (directory / sealed.file.path).unlink()

@@ -30,6 +30,7 @@ from trunkline.jupyter.settings import KernelSettings
 from trunkline.jupyter.wire import KernelMessage
 from trunkline.message import NORMAL, MessageType
 from trunkline.message_log import TRACE
+from trunkline.plural import counted
 from trunkline.settings import Settings
 from trunkline.topic import matches
 
@@ -340,7 +341,7 @@ class KernelRouter:
             )
             pending.fail(RequestTimeout(pending.request_id, pending.topic, pending.timeout_s, None))
         if aged := self.requests.orphans.expire(now_s):
-            log.log(TRACE, "%d orphans of kernel %s expired without being claimed", aged, self.kernel_id)
+            log.log(TRACE, "%s of kernel %s expired without being claimed", counted(aged, "orphan"), self.kernel_id)
         self._forget(now_s)
         log.debug(
             "kernel %s: %d active requests, %d orphan messages, %d global subscribers",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trunkline.errors import TrunklineError, UsageError
+from trunkline.plural import counted
 
 
 class WrongProcess(UsageError):
@@ -74,7 +75,8 @@ class TooManyConsumers(SharedMemoryError):
 
     def __init__(self, channel: str, limit: int) -> None:
         super().__init__(
-            f"{channel!r} has {limit} consumers, which is its limit: raise `consumers` in the settings of its producer"
+            f"{channel!r} has {counted(limit, 'consumer')}, which is its limit: "
+            "raise `consumers` in the settings of its producer"
         )
         self.channel = channel
         self.limit = limit
@@ -87,7 +89,7 @@ class SlotsHeld(SharedMemoryError):
 
     def __init__(self, channel: str, held: int, oldest: int, oldest_s: float) -> None:
         super().__init__(
-            f"this consumer of {channel!r} holds {held} frames, which is its limit; frame {oldest} for "
+            f"this consumer of {channel!r} holds {counted(held, 'frame')}, which is its limit; frame {oldest} for "
             f"{oldest_s:.3g} s: release frames and drop their views, or raise `held` in the settings of the producer"
         )
         self.channel = channel

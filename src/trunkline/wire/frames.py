@@ -22,6 +22,7 @@ import msgspec
 from trunkline.columns import is_alone
 from trunkline.errors import MAX_TTL_S, ProtocolError
 from trunkline.message import NORMAL
+from trunkline.plural import counted
 
 LENGTH: Final = Struct("<I")
 PREFIX: Final = Struct("<BH")
@@ -203,7 +204,7 @@ def open_deliver(frame: memoryview) -> tuple[DeliverHead, memoryview]:
     if not 0 < head.count <= MAX_MESSAGES or len(body) < head.count * _TIME_BYTES:
         raise _impossible(head.count, body)
     if seqs is not None and len(seqs) != head.count:
-        raise ProtocolError("malformed", f"{len(seqs)} numbers for {head.count} messages")
+        raise ProtocolError("malformed", f"{counted(len(seqs), 'number')} for {counted(head.count, 'message')}")
     if not 0 < head.first <= MAX_POSITION or (seqs is not None and not all(0 < seq <= MAX_POSITION for seq in seqs)):
         raise ProtocolError("malformed", "a deliver frame with invalid message numbers")
     return head, body
@@ -232,7 +233,7 @@ def _shared_payload(count: int, body: memoryview) -> SharedPayload:
 
 
 def _impossible(count: int, body: memoryview) -> ProtocolError:
-    return ProtocolError("malformed", f"{len(body):,} bytes are not {count:,} messages")
+    return ProtocolError("malformed", f"{len(body):,} bytes are not {counted(count, 'message')}")
 
 
 def _cut_short(frame: memoryview) -> ProtocolError:

@@ -32,6 +32,7 @@ from trunkline.delivery.subscriber import Overflow
 from trunkline.delivery.unopened import UnopenedBatch
 from trunkline.errors import HubUnavailable, InvalidPayload, Refused
 from trunkline.message import Message
+from trunkline.plural import counted
 
 log = logging.getLogger("trunkline.connection")
 
@@ -134,7 +135,7 @@ class Feed(abc.ABC):
     def unreadable(self, head: Arrival, body: ArrivedBody, error: InvalidPayload) -> None:
         """A batch cannot be read."""
         self.adapter.malformed += 1
-        log.error("%d messages on %s could not be read: %s", head.count, head.topic, error)
+        log.error("%s on %s could not be read: %s", counted(head.count, "message"), head.topic, error)
 
 
 class TapFeed(Feed):
@@ -344,7 +345,7 @@ class InboxFeed(Feed):
         self._miss(count, head.topic, reason)
 
     def _miss(self, count: int, topic: str, reason: str = DOWN) -> None:
-        log.warning("%s misses %d messages on %s: %s", self.inbox.name, count, topic, reason)
+        log.warning("%s misses %s on %s: %s", self.inbox.name, counted(count, "message"), topic, reason)
         self.missed += count
         self.inbox.books.miss(count)
 

@@ -25,6 +25,7 @@ from trunkline.clock import Sequence as Numbers
 from trunkline.delivery.pending import Failures, PendingBatch
 from trunkline.errors import BackpressureTimeout, MessageTooLarge, NotConfirmed, PartlyRefused, Refused, SchemaBroken
 from trunkline.message import ASKING, MAX_HEADER_BYTES, NORMAL, Message
+from trunkline.plural import counted
 from trunkline.scheduling import let_others_run
 from trunkline.segments import Lease
 from trunkline.settings import Settings
@@ -697,7 +698,9 @@ class Outbox:
             self._fail(batch.pending, lambda: NotConfirmed(self._adapter.url))
         if lost:
             self.lost_messages += lost
-            log.warning("%d messages were not confirmed by %s before the connection ended", lost, self._adapter.url)
+            log.warning(
+                "%s not confirmed by %s before the connection ended", counted(lost, "message"), self._adapter.url
+            )
 
     def writable(self) -> None:
         if self._crowded and not self.full:

@@ -18,6 +18,7 @@ from trunkline.journal.repair.checks import (
     written_down,
 )
 from trunkline.journal.repair.findings import Finding, Span
+from trunkline.plural import counted
 
 if TYPE_CHECKING:
     from trunkline.journal.lake import Sealed
@@ -112,8 +113,8 @@ class Salvage:
         if rows == expected:
             # The damage did not affect any row.
             return
-        of = "its" if expected is None else f"{expected:,}"
-        why = f"{finding.why if finding else 'it is damaged'}; {rows:,} of {of} rows saved"
+        of = "its rows" if expected is None else counted(expected, "row")
+        why = f"{finding.why if finding else 'it is damaged'}; {rows:,} of {of} saved"
         name = self._name(path)
         if kind != "messages":
             self.lost.append(Finding(name, why))

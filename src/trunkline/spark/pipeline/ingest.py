@@ -27,6 +27,7 @@ from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.layout import fit
 from trunkline.journal.records import Removal
 from trunkline.journal.sealed import File
+from trunkline.plural import counted
 from trunkline.spark.errors import WarehouseUnusable
 from trunkline.spark.pipeline import affected, placement
 from trunkline.spark.pipeline.driver_rows import DriverRows
@@ -104,7 +105,7 @@ class Ingest:
         lost = self._unread(files)
         drop = self._repeated(files)
         if drop:
-            log.info("%d messages were skipped: their ids are duplicates", len(drop))
+            log.info("skipped %s with duplicate ids", counted(len(drop), "message"))
             state.duplicates += len(drop)
             files = [kept for file in files for kept in self._without(file, drop)]
         state.seq = last
@@ -294,8 +295,8 @@ class Ingest:
             return set()
         hour = min(hours or self._state.hours, default="")
         log.warning(
-            "%d messages were removed by retention before the pipeline read them: %s",
-            sum(lost.values()),
+            "retention removed %s before the pipeline read them: %s",
+            counted(sum(lost.values()), "message"),
             ", ".join(f"{topic} ({count})" for topic, count in sorted(lost.items())),
         )
         self._state.unread += [RemovedUnread(topic, count, hour) for topic, count in sorted(lost.items())]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as F
 
+from trunkline.plural import counted
 from trunkline.spark.pipeline.views import table
 from trunkline.spark.tables.related import ANSWERS
 from trunkline.spark.tables.requests import ANSWERED
@@ -302,4 +303,4 @@ def _slow(consumers: DataFrame) -> list[tuple[str, str, float, int]]:
         .orderBy(F.desc("minutes"), "subscriber")
         .take(FAILURES)
     )
-    return [(row["subscriber"], f"{row['minutes']:,} minutes", row["worst"] or 0.0, row["dropped"]) for row in rows]
+    return [(row["subscriber"], counted(row["minutes"], "minute"), row["worst"] or 0.0, row["dropped"]) for row in rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from trunkline.plural import counted
 from trunkline.spark.report import svg
 from trunkline.spark.report.figures import Figures
 
@@ -106,7 +107,7 @@ def _unread(figures: Figures) -> str:
     if not figures.removed:
         return ""
     topics = ", ".join(f"{escape(topic)} ({count:,})" for topic, count in figures.removed.items())
-    total = f"{sum(figures.removed.values()):,} messages"
+    total = counted(sum(figures.removed.values()), "message")
     why = "retention removed them before the pipeline read them"
     return f"<div class='alarm'><b>{total} are missing here:</b> {why}. {topics}</div>"
 

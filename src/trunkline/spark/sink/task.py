@@ -18,6 +18,7 @@ from trunkline.connect import connect_hub
 from trunkline.delivery.pending import Failures
 from trunkline.errors import HubUnavailable, MessageTooLarge, NotConfirmed, PartlyRefused, PayloadError
 from trunkline.message import Message
+from trunkline.plural import counted
 from trunkline.settings import Settings
 from trunkline.spark.sink.hub_timeout import hub_timeout
 from trunkline.spark.sink.options import SinkOptions
@@ -47,8 +48,8 @@ def too_many(errors: int, options: SinkOptions) -> PayloadError | None:
     if options.max_errors is None or errors <= options.max_errors:
         return None
     return PayloadError(
-        f"{errors} rows cannot be published, and max_errors is {options.max_errors}: they are dead letters on "
-        f"{options.letters}, which say what is wrong with them; what was published before stays published"
+        f"{counted(errors, 'row')} cannot be published, and max_errors is {options.max_errors}: the dead letters on "
+        f"{options.letters} say what is wrong; what was published before stays published"
     )
 
 

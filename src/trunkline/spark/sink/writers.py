@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from trunkline.clock import World
 from trunkline.errors import InvalidSettings
 from trunkline.hub.serve import run
+from trunkline.plural import counted
 from trunkline.spark.sink.options import Check, read_sink_options
 from trunkline.spark.sink.row_columns import columns_of
 from trunkline.spark.sink.task import SinkTask, Written, too_many
@@ -66,12 +67,12 @@ class WriterPlan:
         errors = sum(each.errors for each in written)
         log.log(
             logging.WARNING if errors else logging.INFO,
-            "%s: %d rows published on %s, of which %d were already published; %d dead letters on %s",
+            "%s: %s published on %s, of which %d were already published; %s on %s",
             what,
-            sum(each.rows for each in written),
+            counted(sum(each.rows for each in written), "row"),
             self.options.bus,
             sum(each.repeated for each in written),
-            errors,
+            counted(errors, "dead letter"),
             self.options.letters,
         )
         if (error := too_many(errors, self.options)) is not None:

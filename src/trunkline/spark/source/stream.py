@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from trunkline.journal import Reader
 from trunkline.journal.errors import JournalUnusable
+from trunkline.plural import counted
 from trunkline.spark.source import partitions
 from trunkline.spark.source.damage import handler
 from trunkline.spark.source.micro_batch import end_within
@@ -111,7 +112,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             skip_damaged=self._options.skip_damaged,
         )
         if gone := self._removed(after, upto):
-            log.warning("up to %d messages between %d and %d were removed by retention, unread", gone, after + 1, upto)
+            most = counted(gone, "message")
+            log.warning("retention removed up to %s between %d and %d, unread", most, after + 1, upto)
         return found
 
     def _removed(self, after: int, upto: int) -> int:

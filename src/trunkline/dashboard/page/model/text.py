@@ -6,6 +6,7 @@ import msgspec
 
 from trunkline.cli import show
 from trunkline.message import ELIDED, Message
+from trunkline.plural import counted
 
 MAX_CHARS = 100_000
 """The most characters shown of a payload. For the rest, only the number is shown."""
@@ -26,10 +27,10 @@ def payload_text(message: Message, most: int = MAX_CHARS) -> str:
         lines = [f"{at:08x}  {shown[at : at + 16].hex(' ')}" for at in range(0, len(shown), 16)]
         text = "\n".join(lines)
         rest = len(value) - len(shown)
-        return text + (f"\n… {rest:,} bytes more" if rest else "")
+        return text + (f"\n… {counted(rest, 'byte')} more" if rest else "")
     text = value if isinstance(value, str) else as_json(value)
     text = inert(text)
-    return text if len(text) <= most else f"{text[:most]}\n… {len(text) - most:,} characters more"
+    return text if len(text) <= most else f"{text[:most]}\n… {counted(len(text) - most, 'character')} more"
 
 
 def one_line(message: Message, most: int = 160) -> str:

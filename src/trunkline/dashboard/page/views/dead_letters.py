@@ -128,7 +128,7 @@ class GroupView:
             group = self._group
             rest = group.count - group.returns
             notify(
-                f"Dry run: {show.count(group.returns, 'dead letter')} would be redelivered to {group.subscriber}"
+                f"Dry run: {show.counted(group.returns, 'dead letter')} would be redelivered to {group.subscriber}"
                 + (f"; {rest:,} would stay: only the process of the subscriber can replay them" if rest else "")
             )
 
@@ -138,7 +138,8 @@ class GroupView:
             return
         with ui.dialog() as dialog, ui.card().classes("tl-dialog"):
             text(
-                f"Drop {show.count(group.count, 'dead letter')} of {group.subscriber}? This cannot be undone.", "tl-h2"
+                f"Drop {show.counted(group.count, 'dead letter')} of {group.subscriber}? This cannot be undone.",
+                "tl-h2",
             )
             with box("tl-tools"):
 
@@ -160,12 +161,12 @@ class GroupView:
         """Replay or drop dead letters. Raises TrunklineError, as the model does."""
         if what == "drop":
             gone = await self._model.drop(letters)
-            notify(f"{show.count(gone, 'dead letter')} dropped", bad=gone < len(letters))
+            notify(f"{show.counted(gone, 'dead letter')} dropped", bad=gone < len(letters))
         else:
             failures = await self._model.replay(letters, payload)
             done = len(letters) - len(failures)
             notify(
-                f"{show.count(done, 'dead letter')} redelivered"
+                f"{show.counted(done, 'dead letter')} redelivered"
                 + (f"; {len(failures)} failed: {failures[0].text}" if failures else ""),
                 bad=bool(failures),
             )

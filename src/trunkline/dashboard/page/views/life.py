@@ -75,7 +75,7 @@ def build_life(life: MessageLife, schema: SchemaInfo | None) -> None:
                 _fits(message, schema)
             code(payload_text(message) or "(empty)")
     if life.conversation:
-        with card(f"Conversation: {show.count(len(life.conversation), 'message')}"):
+        with card(f"Conversation: {show.counted(len(life.conversation), 'message')}"):
             _conversation(life.conversation, life.message_id)
     for letter in life.letters:
         with card(f"Dead at {letter.subscriber}"):

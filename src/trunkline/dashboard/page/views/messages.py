@@ -91,7 +91,7 @@ class MessagesView:
     def _summary(self, count: int, scanned: int, complete: bool) -> str:
         if self._model.journal is None:
             return "This hub keeps no journal: these are messages that were published while this page was open."
-        many = show.count(count, "message")
+        many = show.counted(count, "message")
         if complete:
             return f"{many}: all matches."
         return f"The newest {many} that match, of {scanned:,} that were read: narrow the search to see older ones."

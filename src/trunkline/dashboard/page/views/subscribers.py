@@ -19,6 +19,7 @@ from trunkline.dashboard.page.model.text import age, rate
 from trunkline.dashboard.page.shell import framed
 from trunkline.dashboard.page.table import DataTable, ListColumn, cell, fates_bar, number
 from trunkline.dashboard.page.theme import FATES
+from trunkline.plural import counted
 from trunkline.wire.snapshot import ClientSnapshot, HubSnapshot, SubscriberSnapshot
 
 COLUMNS = [
@@ -67,9 +68,7 @@ def register(model: PageModel) -> None:
                 table.set([_row(model, snapshot, each) for each in snapshot.subscribers])
                 clients.set([_client(snapshot, each) for each in snapshot.clients])
                 rest = snapshot.subscribers_total - len(snapshot.subscribers)
-                note.text = (
-                    f"{rest:,} more subscribers, with the fewest waiting messages, are not shown" if rest else ""
-                )
+                note.text = f"not shown: {counted(rest, 'subscriber')} with the fewest waiting messages" if rest else ""
 
             shell.with_model(refresh)
 
