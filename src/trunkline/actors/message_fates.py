@@ -130,6 +130,7 @@ class MessageFates:
     async def _refused(self, message: Message, error: Exception, cause: Cause) -> None:
         """Make the message a dead letter, which is not a failure of the actor."""
         self._attempts = 0
+        self._stashing = False
         self._write_down()
         self._roster.handled(message, False)
         self.inbox.settle(message, Fate.DEAD, describe(error))

@@ -129,8 +129,9 @@ class MessageLoop(MessageFates):
         assert context is not None
         done, last = 0, 0
         first = queue[0].seq
-        # One message is held at any time.
+        # One message is held at any time. An interrupted one is not handled.
         inbox.held += 1
+        self._handled = False
         try:
             while queue or (not inbox.room and inbox.open()):
                 if inbox.needs_pull and (inbox.marked or inbox.elsewhere):
