@@ -183,13 +183,13 @@ class Cell(MessageLoop):
                 self._give_back()
                 raise
             # The task itself was not cancelled: something that the actor awaited was cancelled.
-            failure, message, self.current = error, self.current, None
+            failure, message, self._current = error, self._current, None
         except GeneratorExit as error:
             if not self._is_stepping():
                 raise
-            failure, message, self.current = error, self.current, None
+            failure, message, self._current = error, self._current, None
         except BaseException as error:
-            failure, message, self.current = error, self.current, None
+            failure, message, self._current = error, self._current, None
         finally:
             self._rest()
             if self._task is asyncio.current_task():

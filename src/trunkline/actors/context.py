@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 from trunkline.actors.actor import PLAIN, Plan, schema_of
 from trunkline.actors.ref import Ref, Way
 from trunkline.actors.timers import QuietTimer, Timer, Timers
+from trunkline.delivery.plain_run import RunReader
 from trunkline.errors import UsageError
 from trunkline.message import Fields, Message
 from trunkline.topic import endpoint
@@ -62,14 +63,24 @@ class ContextCell(Protocol):
 class Context:
     """Belongs to one incarnation of an actor. For the event loop; plain `def` handlers use `blocking`."""
 
-    __slots__ = ("_cell", "_quiet", "_timers", "message")
+    __slots__ = ("_cell", "_message", "_quiet", "_timers", "reader")
 
     def __init__(self, cell: ContextCell) -> None:
         self._cell = cell
         self._timers: Timers | None = None
         self._quiet: QuietTimer | None = None
-        self.message: Message | None = None
+        self._message: Message | None = None
+        self.reader: RunReader | None = None
+        """Has the message that is being handled, if the actor takes the payloads of a run."""
+
+    @property
+    def message(self) -> Message | None:
         """The message that is being handled."""
+        return self._message if self.reader is None else self.reader.current
+
+    @message.setter
+    def message(self, message: Message | None) -> None:
+        self._message = message
 
     @property
     def me(self) -> Ref:

@@ -28,7 +28,9 @@ TERMINATED: Final = "trunkline.Terminated"
 
 
 class MailboxOwner(Protocol):
-    current: Message | None
+    @property
+    def current(self) -> Message | None: ...
+
     stashed: list[Message] | None
 
     def lost(self, message: Message, why: str) -> None:

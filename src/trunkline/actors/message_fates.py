@@ -18,6 +18,7 @@ from trunkline.actors.state import ActorState
 from trunkline.bus.requester import expects_ack
 from trunkline.delivery.dead_letters import Cause, describe
 from trunkline.delivery.fates import Fate
+from trunkline.delivery.plain_run import RunReader
 from trunkline.errors import Closed, HandlerTimeout, InvalidTopic, Refused
 from trunkline.message import Message, MessageType
 from trunkline.message_log import about
@@ -46,15 +47,16 @@ class MessageFates:
     __slots__ = (
         "_attempts",
         "_breaking",
+        "_current",
         "_ending",
         "_first",
         "_handled",
         "_last",
+        "_reader",
         "_roster",
         "_since",
         "_stashing",
         "actor",
-        "current",
         "handled",
         "inbox",
         "keep",
@@ -74,8 +76,9 @@ class MessageFates:
         self._roster = system.bus.broker.served
         self.state = CellState.STARTING
         self.actor: Actor | None = None
-        self.current: Message | None = None
-        """The message that is being handled, or whose answer is being sent."""
+        self._current: Message | None = None
+        self._reader: RunReader | None = None
+        """Has the current message, if the actor takes the payloads of a run."""
         self.memory: ActorState | None = None
         """Its saved state, if it has `snapshot` and `restore`."""
         self.stashed: list[Message] | None = None
@@ -92,6 +95,11 @@ class MessageFates:
         self._first = 0
         self._last = 0
         self._since = 0
+
+    @property
+    def current(self) -> Message | None:
+        """The message that is being handled, or whose answer is being sent."""
+        return self._current if self._reader is None else self._reader.current
 
     # Fates
 
@@ -142,7 +150,7 @@ class MessageFates:
         """The incarnation was interrupted: return its current message to the front, unless the handler had finished
         with it.
         """
-        message, self.current = self.current, None
+        message, self._current = self._current, None
         if message is not None:
             self.inbox.held -= 1
             if self._handled:

@@ -24,6 +24,7 @@ from trunkline.codec import RAW
 from trunkline.delivery.dead_letters import Cause, describe
 from trunkline.delivery.eager import Sleeper
 from trunkline.delivery.fates import Fate
+from trunkline.delivery.plain_run import RunReader
 from trunkline.errors import HandlerTimeout, InvalidPayload, PayloadError, Reject
 from trunkline.hooks.log import TRACE
 from trunkline.message import Message, MessageType
@@ -80,8 +81,15 @@ class MessageLoop(MessageFates):
         handler = self._raw_handler()
         count = 0
         while not self._ending and self.state is RUNNING:
-            if handler is not None and (queue or (not inbox.room and inbox.open())) and queue[0].type is PUBLISH:
-                count += await self._handle_raw(handler)
+            if handler is not None and count < TURN:
+                done = 0
+                if not queue and not inbox.room and (reader := inbox.read_run(TURN - count, RAW)) is not None:
+                    done = await self._handle_run(handler, reader)
+                elif (queue or (not inbox.room and inbox.open())) and queue[0].type is PUBLISH:
+                    done = await self._handle_raw(handler)
+                count += done
+                if done and not self._breaking:
+                    continue
             if self._breaking:
                 self._breaking = self._ending
                 handler = self._raw_handler()
@@ -89,14 +97,14 @@ class MessageLoop(MessageFates):
             message = inbox.pull() if count < TURN else None
             if message is not None:
                 inbox.held += 1
-                self.current = message
+                self._current = message
                 self._handled = False
                 if await self._handle(message):
                     log.log(TRACE, "%s has handled %s from %s", self.ref, message.id, message.sender)
                     self._delivered(message)
                     if self._roster.listeners:
                         self._roster.handled(message, True)
-                self.current = None
+                self._current = None
                 inbox.held -= 1
                 count += 1
             elif count >= TURN:
@@ -133,7 +141,7 @@ class MessageLoop(MessageFates):
         inbox.held += 1
         self._handled = False
         try:
-            while queue or (not inbox.room and inbox.open()):
+            while queue:
                 if inbox.needs_pull and (inbox.marked or inbox.elsewhere):
                     break
                 message = queue.popleft()
@@ -148,7 +156,7 @@ class MessageLoop(MessageFates):
                     # The message returned after later ones: a range must not end before it begins.
                     self._count(first, last, done)
                     done, first = 0, seq
-                self.current = context.message = message
+                self._current = context.message = message
                 try:
                     await handler(actor, message.payload)
                 except Reject as error:
@@ -170,9 +178,52 @@ class MessageLoop(MessageFates):
         finally:
             self._count(first, last, done)
         # Not after an error: the message on which the actor failed is still held.
-        self.current = None
+        self._current = None
         inbox.held -= 1
         return done
+
+    async def _handle_run(self, handler: Callable[..., Any], reader: RunReader) -> int:
+        """Like `_handle_raw`, for the messages of a run. They are not built: the handler takes their payloads."""
+        inbox, context, actor = self.inbox, self.context, self.actor
+        assert context is not None
+        self._reader = context.reader = reader
+        counted = 0
+        # One message is held at any time. An interrupted one is not handled.
+        inbox.held += 1
+        self._handled = False
+        try:
+            for payload in reader.payloads:
+                if inbox.parked:
+                    inbox.make_room()
+                try:
+                    await handler(actor, payload)
+                except Reject as error:
+                    self._count_run(reader, counted, reader.taken - 1)
+                    counted = reader.taken
+                    await self._refused(reader.current, error, Cause.REJECTED)
+                if self._breaking or self.state is not RUNNING:
+                    break
+                if inbox.needs_pull and (inbox.marked or inbox.elsewhere):
+                    break
+        except BaseException:
+            # The message on which the actor failed is still held.
+            self._current = reader.current
+            self._count_run(reader, counted, max(counted, reader.taken - 1))
+            raise
+        finally:
+            self._reader = context.reader = None
+            inbox.stop_reading()
+        taken = reader.taken
+        if self._stashing and counted < taken:
+            self._put_aside(reader.current)
+            self._count_run(reader, counted, taken - 1)
+        else:
+            self._count_run(reader, counted, taken)
+        inbox.held -= 1
+        return taken
+
+    def _count_run(self, reader: RunReader, start: int, end: int) -> None:
+        self._count(reader.first + start, reader.first + end - 1, end - start)
 
     def _raw_handler(self) -> Callable[..., Any] | None:
         """The handler for `_handle_raw`, or None. It must be the only one, and take raw bytes, and nothing may be

@@ -44,8 +44,10 @@ class Ref:
         If the mailbox is full, it raises InboxFull or waits, depending on the options of the actor.
         """
         if not fields and (type(payload) is bytes or payload.__class__ in PLAIN):
-            # Without keywords, CPython need not build and unpack a dictionary for them.
-            return self._publish(self.topic, payload)
+            # Without keywords, CPython need not build and unpack a dictionary for them. Called from a local name, it
+            # does not look for a method first.
+            publish = self._publish
+            return publish(self.topic, payload)
         if payload.__class__ in PLAIN:
             return self._publish(self.topic, payload, **fields)
         named: Fields = {"schema": schema_of(payload.__class__), **fields}

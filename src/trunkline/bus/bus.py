@@ -138,7 +138,6 @@ class Bus:
         """Where the next plain message begins a run: its lane, if several went there in a row."""
         self._watched: tuple[int, int, Any] = (0, 0, None)
         """What `_watch` saw last: how many messages a lane had, the last number, and the lane."""
-        self._content_type = settings.content_type
         self._small = self._publisher.small
         self._listeners = broker.served.listeners
         self._eager = broker.served.eager
@@ -181,7 +180,7 @@ class Bus:
         if type(payload) is bytes:
             content_type = RAW
         else:
-            payload, content_type = encode(payload, self._content_type)
+            payload, content_type = encode(payload, self.settings.content_type)
         if len(payload) > self._small:
             return await self._publisher.publish(
                 self._publisher.message(topic, payload, {"content_type": content_type}), self._lanes.get(topic)

@@ -13,7 +13,7 @@ from trunkline.delivery.books import Books
 from trunkline.delivery.eager import EVERYONE, NEVER, EagerSteps, Sleeper
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.parking import Parked, Waiting
-from trunkline.delivery.plain_run import PlainRun
+from trunkline.delivery.plain_run import PlainRun, RunReader
 from trunkline.delivery.subscriber import Overflow, Subscriber
 from trunkline.delivery.unopened import AdmittedMessage, Unopened, UnopenedBatch, UnopenedQueue
 from trunkline.errors import Congested, InboxFull
@@ -54,6 +54,7 @@ class Inbox(Subscriber[Message]):
         "needs_pull",
         "parked",
         "queue",
+        "reader",
         "readers",
         "refill",
         "refill_at",
@@ -116,6 +117,8 @@ class Inbox(Subscriber[Message]):
         self.run: PlainRun | None = None
         """The run that its bus is appending to. Code that inspects the inbox closes it first: then the run is counted,
         and is the last entry of `unopened`."""
+        self.reader: RunReader | None = None
+        """The oldest part of a run, if an actor takes it as payloads. It comes before `unopened`."""
         self.held = 0
         """The number of messages that were handed out and are not yet acknowledged."""
         self.delayed = 0
@@ -175,8 +178,9 @@ class Inbox(Subscriber[Message]):
     def depth(self) -> int:
         if self.run is not None:
             self.run.close()
-        unopened = self.unopened
-        return len(self.queue) + self._lanes.elsewhere + (0 if unopened is None else unopened.count)
+        unopened, reader = self.unopened, self.reader
+        waiting = len(self.queue) + self._lanes.elsewhere + (0 if unopened is None else unopened.count)
+        return waiting if reader is None else waiting + reader.left
 
     @property
     def waiting_since_ns(self) -> int:
@@ -186,6 +190,7 @@ class Inbox(Subscriber[Message]):
             return first.timestamp_ns
         if self.run is not None:
             self.run.close()
+        self.stop_reading()
         return 0 if self.unopened is None else self.unopened.since_ns
 
     @property
@@ -200,6 +205,9 @@ class Inbox(Subscriber[Message]):
         if message.priority < NORMAL or (message.priority == NORMAL and not front):
             # Unopened messages come before it.
             self.open_all()
+        elif front:
+            # It comes before the messages that are read as payloads.
+            self.stop_reading()
         self._lanes.put(message, front=front)
         if self._is_marked(message):
             self.marked += 1
@@ -222,7 +230,7 @@ class Inbox(Subscriber[Message]):
         elsewhere = self._lanes.elsewhere
         self.needs_pull = bool(self.parked or elsewhere or self.marked or self.readers > 1)
         self.room = 0 if self.parked or self.closed or self.abandoned else self.capacity - elsewhere - self.delayed
-        if self.unopened is not None and self.unopened.count:
+        if self.reader is not None or (self.unopened is not None and self.unopened.count):
             self.room = 0
 
     def _wait_for_room(self, message: Message) -> Parked:
@@ -343,10 +351,30 @@ class Inbox(Subscriber[Message]):
         self._measure()
         return True
 
+    def read_run(self, most: int, content_type: str) -> RunReader | None:
+        """Take up to `most` messages as payloads, if those of a run are next. The caller counts and holds each, and
+        calls `stop_reading` at the end.
+        """
+        if self.run is not None:
+            self.run.close()
+        if self.unopened is None or len(self._lanes) or (part := self.unopened.take_run(most, content_type)) is None:
+            return None
+        self.reader = RunReader(part)
+        return self.reader
+
+    def stop_reading(self) -> None:
+        """End `reader`: messages that were not taken are unopened again."""
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            if self.unopened is not None and (rest := reader.stop()) is not None:
+                self.unopened.put_back(rest)
+            self._measure()
+
     def open(self) -> bool:
         """Build the messages of the oldest unopened batch, and append them to `queue`. False if there is none."""
         if self.run is not None:
             self.run.close()
+        self.stop_reading()
         if self.unopened is None or not self.unopened.count:
             return False
         self.queue.extend(self.unopened.take_first())
@@ -593,6 +621,7 @@ class Inbox(Subscriber[Message]):
         """The size of payloads and header fields of all messages that wait here, in bytes."""
         if self.run is not None:
             self.run.close()
+        self.stop_reading()
         waiting = (*self._lanes, *(parked.message for parked in self.parked))
         size: int = sum([len(message.payload) + message.header_bytes for message in waiting])
         return size if self.unopened is None else size + self.unopened.size

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
+from operator import length_hint
 from typing import Protocol
 
 from trunkline.message import Message
-from trunkline.unchecked import number_all, seal, unchecked_many
+from trunkline.unchecked import number_all, seal, unchecked, unchecked_many
 
 
 class RunLane(Protocol):
@@ -117,6 +118,23 @@ class PlainRun:
                 seal(self._messages[index], "trace", trace)
         return self._messages
 
+    def message(self, index: int) -> Message:
+        """One message, without building the others. The run is closed."""
+        if self._messages is not None:
+            return self._messages[index]
+        message = unchecked(
+            self.ids[index],
+            self.topic,
+            self.payloads[index],
+            self.times[index],
+            self._first + index,
+            self.sender,
+            self.content_type,
+        )
+        if (trace := self.traces.get(index)) is not None:
+            seal(message, "trace", trace)
+        return message
+
     def share(self, parts: int) -> None:
         """Set the number of holders that have the whole run as a RunPart."""
         self._wanted = parts * len(self.ids)
@@ -126,10 +144,14 @@ class PlainRun:
         would cost their readers cache misses.
         """
         messages = self.messages if end - start == len(self.ids) else self.messages[start:end]
-        self._wanted -= end - start
+        self.release(end - start)
+        return messages
+
+    def release(self, count: int) -> None:
+        """A holder needs `count` of its messages no longer."""
+        self._wanted -= count
         if not self._wanted:
             self._messages = None
-        return messages
 
     def number(self, first: int) -> None:
         """Give its messages consecutive numbers."""
@@ -175,6 +197,17 @@ class RunPart:
     def payloads(self) -> list[bytes]:
         return self._run.payloads[self._start : self._end]
 
+    @property
+    def content_type(self) -> str:
+        return self._run.content_type
+
+    def message(self, index: int) -> Message:
+        return self._run.message(self._start + index)
+
+    def release(self, count: int) -> None:
+        """`count` messages were taken without being opened."""
+        self._run.release(count)
+
     def split(self, count: int) -> tuple[RunPart, RunPart]:
         """The first `count` messages, and the others."""
         middle = self._start + count
@@ -182,3 +215,51 @@ class RunPart:
             RunPart(self._run, self.first, self._start, middle),
             RunPart(self._run, self.first + count, middle, self._end),
         )
+
+
+class RunReader:
+    """Takes the messages of a part one by one, as payloads: a message is built only if `current` is read."""
+
+    __slots__ = ("_current", "_part", "_payloads", "_stopped_at", "payloads")
+
+    def __init__(self, part: RunPart) -> None:
+        self._part = part
+        self._payloads = part.payloads()
+        self.payloads = iter(self._payloads)
+        """Taking a payload takes its message. The position of this iterator is the only record of that."""
+        self._stopped_at: int | None = None
+        self._current: Message | None = None
+
+    @property
+    def taken(self) -> int:
+        """The number of messages that were taken."""
+        if self._stopped_at is not None:
+            return self._stopped_at
+        return self._part.count - length_hint(self.payloads)
+
+    @property
+    def left(self) -> int:
+        """The number of messages that can still be taken."""
+        return length_hint(self.payloads)
+
+    @property
+    def first(self) -> int:
+        """The number of the first message."""
+        return self._part.first
+
+    @property
+    def current(self) -> Message:
+        """The message that was taken last."""
+        index = self.taken - 1
+        if self._current is None or self._current.seq != self._part.first + index:
+            self._current = self._part.message(index)
+        return self._current
+
+    def stop(self) -> RunPart | None:
+        """End `payloads` here. Returns the messages that were not taken, if there are any."""
+        if self._stopped_at is not None:
+            return None
+        self._stopped_at = taken = self.taken
+        self._payloads.clear()
+        self._part.release(taken)
+        return self._part.split(taken)[1] if taken < self._part.count else None

@@ -110,6 +110,23 @@ class UnopenedQueue:
         self._batches.append(batch)
         self.count += batch.count
 
+    def take_run(self, most: int, content_type: str) -> RunPart | None:
+        """Take the oldest batch, up to `most` messages, if it is of a run of this content type."""
+        first = self._batches[0] if self._batches else None
+        if not isinstance(first, RunPart) or first.content_type != content_type:
+            return None
+        if first.count > most:
+            first, self._batches[0] = first.split(most)
+        else:
+            self._batches.popleft()
+        self.count -= first.count
+        return first
+
+    def put_back(self, part: RunPart) -> None:
+        """Put the rest of the oldest batch back."""
+        self._batches.appendleft(part)
+        self.count += part.count
+
     def take_first(self) -> list[Message]:
         """The messages of the oldest batch, opened."""
         batch = self._batches.popleft()
