@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import platform
@@ -234,6 +235,15 @@ def test_a_coroutine_is_measured_in_a_loop_of_its_own() -> None:
         return Sample(float(size), 1.0)
 
     assert harness.take(measure, 7) == Sample(7.0, 1.0)
+
+
+def test_objects_that_exist_before_a_measurement_are_not_collected_in_it() -> None:
+    def measure(size: int) -> Sample:
+        return Sample(float(gc.get_freeze_count()), 1.0)
+
+    before = len(gc.get_objects())
+    assert harness.take(measure, 1).value > before / 2
+    assert gc.get_freeze_count() == 0
 
 
 def test_the_ratio_is_the_median_of_the_rounds_not_the_ratio_of_the_medians() -> None:
