@@ -12,10 +12,18 @@ import trunkline as tl
 from tests.hub.hubs import Place, until
 from trunkline.delivery.books import LOST
 from trunkline.delivery.fates import Account
-from trunkline.journal import Reader
+from trunkline.journal import JournalBroker, Reader
 from trunkline.testing import Simulation, simulate, world
 
 JOURNALS = pytest.mark.parametrize("journal", [False, True], ids=["memory", "journal"])
+
+
+SEALED = pytest.mark.parametrize("sealed", [False, True], ids=["unsealed", "sealed"])
+
+
+def seal(place: Place) -> None:
+    assert isinstance(place.hub.broker, JournalBroker)
+    assert place.hub.broker.journal.tender.seal(everything=True)
 
 
 def fates(explanation: tl.Explanation) -> dict[str, str]:
@@ -192,7 +200,8 @@ def test_a_subscriber_that_says_nothing_is_not_waited_for_for_long() -> None:
     simulate(play)
 
 
-def test_what_was_lost_with_the_hub_is_on_record_after_its_restart(tmp_path: Path) -> None:
+@SEALED
+def test_what_was_lost_with_the_hub_is_on_record_after_its_restart(tmp_path: Path, sealed: bool) -> None:
     """The hub is killed with stored messages that it has not delivered, and some without a report."""
     ids: list[str] = []
 
@@ -206,6 +215,8 @@ def test_what_was_lost_with_the_hub_is_on_record_after_its_restart(tmp_path: Pat
                 await stream.recv()
             await asyncio.sleep(1)
             await place.hub.broker.flush()
+            if sealed:
+                seal(place)
             # As a crash would leave it: the last reports are not written.
             shutil.copytree(tmp_path / "journal", tmp_path / "crashed")
         await place.stop()
@@ -229,7 +240,8 @@ def test_what_was_lost_with_the_hub_is_on_record_after_its_restart(tmp_path: Pat
     simulate(again)
 
 
-def test_who_comes_again_after_a_crash_of_the_hub_says_better(tmp_path: Path) -> None:
+@SEALED
+def test_who_comes_again_after_a_crash_of_the_hub_says_better(tmp_path: Path, sealed: bool) -> None:
     async def play(simulation: Simulation) -> None:
         place = Place(world(simulation), tmp_path / "journal")
         await place.start()
@@ -242,6 +254,8 @@ def test_who_comes_again_after_a_crash_of_the_hub_says_better(tmp_path: Path) ->
             for _ in range(2):
                 await stream.recv()
             await asyncio.sleep(1)
+            if sealed:
+                seal(place)
             shutil.copytree(tmp_path / "journal", tmp_path / "crashed")
             await place.stop()
             place._folder = tmp_path / "crashed"

@@ -6,13 +6,17 @@ subscriber itself can correct this, if it reconnects.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from heapq import merge
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.ranges import Ranges
+from trunkline.journal import explain, lookup
 from trunkline.topic import matches
 
 if TYPE_CHECKING:
+    from trunkline.journal.explain import RecordedFate
     from trunkline.journal.ledger import JournalLedger
     from trunkline.journal.reader import Reader
 
@@ -36,20 +40,23 @@ class Loss(NamedTuple):
 
 def losses(reader: Reader) -> list[Loss]:
     """Stored messages that connected subscribers were to get, and that have no recorded fate."""
-    found: list[Loss] = []
+    attending = reader.query("SELECT subscriber, pattern, since FROM attendance")
+    if not attending:
+        return []
     high = reader.last()
-    for subscriber, pattern, since in reader.query("SELECT subscriber, pattern, since FROM attendance"):
-        low = max(since, high - WINDOW)
+    low = max(high - WINDOW, min(since for _, _, since in attending))
+    numbers = lookup.numbers(reader, low + 1, high)
+    reported: defaultdict[str, list[RecordedFate]] = defaultdict(list)
+    for each in explain.fates_about(reader, low + 1, high):
+        reported[each.subscriber].append(each)
+    found: list[Loss] = []
+    for subscriber, pattern, since in attending:
         open_ones = Ranges()
-        for first, last, topic in reader.query(
-            "SELECT first, last, topic FROM batches WHERE last > ? AND first <= ? ORDER BY first", (low, high)
-        ):
-            if matches(pattern, topic):
-                open_ones.add(max(first, low + 1), min(last, high))
-        for first, last in reader.query(
-            "SELECT first, last FROM fates WHERE subscriber = ? AND last > ?", (subscriber, low)
-        ):
-            open_ones.take(first, last)
+        for first, last in merge(*(numbers[topic] for topic in numbers if matches(pattern, topic))):
+            if last > since:
+                open_ones.add(max(first, since + 1), last)
+        for each in reported[subscriber]:
+            open_ones.take(each.first, each.last)
         found += [Loss(subscriber, pattern, first, last) for first, last in open_ones]
     return found
 

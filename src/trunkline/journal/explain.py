@@ -89,25 +89,34 @@ def _find_in(reader: Reader, file: File, message_id: str) -> Iterator[Message]:
 
 def fates_of(reader: Reader, message: Message) -> list[RecordedFate]:
     """All recorded fates of a message, oldest first."""
-    seq = message.seq
-    rows = reader.query(f"SELECT {FATE_COLUMNS} FROM fates WHERE last >= ? AND first <= ? ORDER BY number", (seq, seq))
+    rows = fates_about(reader, message.seq, message.seq)
+    return [each for each in rows if each.first == each.last or matches(each.pattern, message.topic)]
+
+
+def fates_about(reader: Reader, first: int, last: int) -> list[RecordedFate]:
+    """All recorded fates that overlap a range of messages, oldest first."""
+    rows = reader.query(
+        f"SELECT {FATE_COLUMNS} FROM fates WHERE last >= ? AND first <= ? ORDER BY number", (first, last)
+    )
     found = [RecordedFate(*row) for row in rows]
-    files = reader.files("fates")
     # By number: rows may be found twice if a file was replaced in the meantime.
-    sealed = {each.number: each for file in files for batch in _about(reader, file, seq) for each in _fates_from(batch)}
-    return [
-        each for each in (*sealed.values(), *found) if each.first == each.last or matches(each.pattern, message.topic)
-    ]
+    sealed = {
+        each.number: each
+        for file in reader.files("fates")
+        for batch in _about(reader, file, first, last)
+        for each in _fates_from(batch)
+    }
+    return [*sealed.values(), *found]
 
 
-def _about(reader: Reader, file: File, seq: int) -> Iterator[pa.RecordBatch]:
-    """The rows about a message in a file of fates. If it has none, only the footer is read."""
+def _about(reader: Reader, file: File, first: int, last: int) -> Iterator[pa.RecordBatch]:
+    """The rows about messages in this range, in a file of fates. If it has none, only the footer is read."""
     from trunkline.journal import lake
 
     try:
-        if lake.speaks_of(reader.directory, file, seq):
+        if lake.speaks_of(reader.directory, file, first, last):
             reader.check(file)
-            yield from lake.fates_about(reader.directory, file, seq)
+            yield from lake.fates_about(reader.directory, file, first, last)
     except JournalDamaged as damage:
         if reader.counts(file):
             reader.on_damage(damage)
@@ -115,7 +124,7 @@ def _about(reader: Reader, file: File, seq: int) -> Iterator[pa.RecordBatch]:
         # It was replaced, and is gone: what it held is elsewhere now.
         for other in reader.files("fates"):
             if other.first <= file.last and file.first <= other.last:
-                yield from _about(reader, other, seq)
+                yield from _about(reader, other, first, last)
 
 
 def _fates_from(batch: pa.RecordBatch) -> Iterator[RecordedFate]:

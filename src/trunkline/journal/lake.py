@@ -269,28 +269,28 @@ def read(
                     yield fit(batch, out)
 
 
-def speaks_of(directory: Path, file: File, seq: int) -> bool:
-    """Whether a file of fates may have a row about a message. Only its footer is read."""
+def speaks_of(directory: Path, file: File, first: int, last: int) -> bool:
+    """Whether a file of fates may have a row about messages in this range. Only its footer is read."""
     with opened(directory, file) as parquet:
-        return bool(_groups_about(parquet, seq))
+        return bool(_groups_about(parquet, first, last))
 
 
-def fates_about(directory: Path, file: File, seq: int) -> Iterator[pa.RecordBatch]:
-    """The rows about a message in a file of fates; raises JournalDamaged."""
+def fates_about(directory: Path, file: File, first: int, last: int) -> Iterator[pa.RecordBatch]:
+    """The rows about messages in this range, in a file of fates; raises JournalDamaged."""
     with opened(directory, file) as parquet:
-        for group in _groups_about(parquet, seq):
+        for group in _groups_about(parquet, first, last):
             for batch in group_slices(parquet, group):
-                hit = pc.and_(pc.less_equal(batch.column("first"), seq), pc.greater_equal(batch.column("last"), seq))
+                hit = pc.and_(pc.less_equal(batch.column("first"), last), pc.greater_equal(batch.column("last"), first))
                 yield fit(batch.filter(hit), FATES)
 
 
-def _groups_about(parquet: pq.ParquetFile, seq: int) -> list[int]:
-    """The row groups of a file of fates that may have a row whose range includes a number."""
+def _groups_about(parquet: pq.ParquetFile, first: int, last: int) -> list[int]:
+    """The row groups of a file of fates that may have a row whose range overlaps this one."""
     return [
         group
         for group in range(parquet.num_row_groups)
         if all(
-            not (name == "first" and found.min > seq) and not (name == "last" and found.max < seq)
+            not (name == "first" and found.min > last) and not (name == "last" and found.max < first)
             for name, chunk in _chunks(parquet, group)
             if (found := chunk.statistics) is not None and found.has_min_max
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from trunkline.delivery.ranges import Ranges
 from trunkline.errors import JournalDamaged
+from trunkline.journal import snapshot
 from trunkline.journal.body import COLUMNS, StoredBatch
 from trunkline.journal.range import FOREVER, Range
 from trunkline.journal.sealed import File
@@ -90,6 +92,21 @@ def count(reader: Reader, pattern: str, after: int, upto: int = FOREVER) -> int:
     with reader.snapshot():
         stored = stored_counts(reader, after, upto)
     return count_within(reader, stored, pattern)
+
+
+def numbers(reader: Reader, first: int, last: int) -> dict[str, Ranges]:
+    """The numbers of the stored messages from `first` to `last`, by topic. Their payloads are not read."""
+    with reader.snapshot() as database:
+        files = snapshot.files(database, "messages", first, last, None)
+        unsealed = snapshot.batches(database, "first, last, topic", first, last, None)
+    found: defaultdict[str, Ranges] = defaultdict(Ranges)
+    for file in files:
+        for batch in reader.file_batches(file, Range(first=first, last=last), ["seq", "topic"]):
+            for seq, topic in zip(*batch.to_pydict().values(), strict=True):
+                found[topic].add(seq, seq)
+    for begin, end, topic in unsealed:
+        found[topic].add(max(begin, first), min(end, last))
+    return found
 
 
 def tail(reader: Reader, pattern: str, count: int) -> list[Message]:
