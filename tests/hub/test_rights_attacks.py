@@ -15,6 +15,7 @@ from tests.hub.guests import RULES, Guest, hub_of, make_keys
 from tests.hub.hubs import received, until
 from trunkline import Cause, DeadLetter, Message
 from trunkline.delivery.dead_letters import Attempt
+from trunkline.hub.answers import EARLIER_BYTES
 from trunkline.hub.hub import Hub
 from trunkline.journal import JournalBroker
 from trunkline.keys.store import KeyStore
@@ -343,7 +344,8 @@ def test_a_request_crosses_without_rules(keys: Path, play: Callable[..., None]) 
     play(act, [])
 
 
-def test_after_a_restart_fates_are_about_topics_of_the_subscription(keys: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sealed", [False, True], ids=["unsealed", "sealed"])
+def test_after_a_restart_fates_are_about_topics_of_the_subscription(keys: Path, tmp_path: Path, sealed: bool) -> None:
     """The hub no longer knows what it had sent. A number alone is no proof that the client had the message."""
 
     async def outcomes(guest: Guest, message_id: str) -> list[tuple[str, str]]:
@@ -357,6 +359,8 @@ def test_after_a_restart_fates_are_about_topics_of_the_subscription(keys: Path, 
             owner = await Guest.come(hub, keys, "owner")
             for number, topic in enumerate(("orders.placed", "data.x", "orders.placed", "data.x"), 1):
                 await owner.publish(topic, number, b"x")
+            if sealed:
+                assert journal_of(hub).journal.tender.seal(everything=True) == 4
         async with hub_of(tmp_path, keys, rules) as hub:
             owner, attacker = [await Guest.come(hub, keys, name) for name in ("owner", "data")]
             await attacker.subscribe(1, "data.>", name="billing")
@@ -367,6 +371,28 @@ def test_after_a_restart_fates_are_about_topics_of_the_subscription(keys: Path, 
             assert await outcomes(owner, "orders.placed-3-0") == []
             assert await outcomes(owner, "data.x-2-0") == [("billing", "delivered")]
             assert await outcomes(owner, "data.x-4-0") == [("billing", "delivered")]
+
+    asyncio.run(main())
+
+
+def test_reports_that_the_journal_must_be_asked_about_are_bounded(keys: Path, tmp_path: Path) -> None:
+    """While more than the limit wait, nothing is read from their client. None of them is lost."""
+
+    async def main() -> None:
+        async with hub_of(tmp_path, keys, SERVICE) as hub:
+            owner = await Guest.come(hub, keys, "owner")
+            await owner.publish("data.x", 1, b"x")
+        async with hub_of(tmp_path, keys, SERVICE) as hub:
+            attacker = await Guest.come(hub, keys, "data")
+            await attacker.subscribe(1, "data.>", name="mine")
+            (session,) = hub.sessions.values()
+            report = control.Fates(subscription=1, rows=[delivered(1, 1)])
+            for _ in range(hub.settings.limits.pending_bytes // EARLIER_BYTES + 1):
+                hub.answers.take(session, report)
+            await asyncio.sleep(0)
+            assert not session.protocol.reading
+            assert await attacker.tell(report) == []
+            assert session.protocol.reading
 
     asyncio.run(main())
 

@@ -10,6 +10,7 @@ import msgspec
 
 from trunkline.delivery.dead_letters import Cause, Choice, DeadLetter, Key
 from trunkline.delivery.fates import Outcome
+from trunkline.delivery.ranges import Ranges
 from trunkline.delivery.requests import Why
 from trunkline.errors import TrunklineError
 from trunkline.message import Message
@@ -148,10 +149,8 @@ class LocalStore(Protocol):
     def find(self, message_id: str) -> Message | None:
         """A stored message."""
 
-    async def unsealed(self, first: int, last: int) -> list[tuple[int, int, str]]:
-        """First number, last number and topic of the batches between two numbers that are not sealed yet: the first
-        100,000.
-        """
+    async def numbers_by_topic(self, first: int, last: int) -> dict[str, Ranges]:
+        """The numbers of the stored messages between two numbers. Only the last 100,000 numbers are looked up."""
 
     def durable_names(self) -> list[str]:
         """The names of durable subscriptions that it keeps a place for."""

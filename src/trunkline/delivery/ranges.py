@@ -30,9 +30,13 @@ class Ranges:
 
     def count(self, first: int, last: int) -> int:
         """How many numbers from `first` to `last` are in the set."""
+        return sum(end - begin + 1 for begin, end in self.within(first, last))
+
+    def within(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The ranges of numbers from `first` to `last` that are in the set."""
         start, stop = bisect_left(self._ends, first), bisect_right(self._begins, last)
         inside = zip(self._begins[start:stop], self._ends[start:stop], strict=True)
-        return sum(min(last, end) - max(first, begin) + 1 for begin, end in inside)
+        return [(max(first, begin), min(last, end)) for begin, end in inside]
 
     def add(self, first: int, last: int) -> None:
         """Add numbers, none of which is in the set."""

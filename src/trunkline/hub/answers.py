@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
+from heapq import merge
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from trunkline.delivery.books import MAX_ROWS_ELSEWHERE
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.options import END, Delivery
 from trunkline.delivery.outlet import Outlet
+from trunkline.delivery.ranges import Ranges
 from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import InvalidTopic, ProtocolError, TrunklineError
 from trunkline.hub import claims, rights
@@ -43,6 +45,8 @@ KEPT_REPORT_S = 0.02
 """The same with a journal, which has the fates for its readers."""
 MAX_REPORTS_PER_S = 4000
 """The rate of all clients together: with more subscriptions, each one collects for longer."""
+EARLIER_BYTES = 64 * 1024
+"""The size at which a report that needs the journal counts until it is looked up: see `limits.pending_bytes`."""
 FOREVER_S = 1e9
 """The lease of messages that a client holds: it ends with the client."""
 
@@ -349,7 +353,7 @@ class Answers:
         if stored and outlet.ledger is not None:
             self._start(self._dead_letters.take(session, outlet, stored))
         if earlier:
-            self._start(self._take_earlier(outlet, earlier, asked=message.asked))
+            self._start(self._take_earlier(session, outlet, earlier, asked=message.asked))
         elif message.asked:
             self._explanations.reported(outlet)
         if unknown := unknown + len(letters) - len(own):
@@ -378,14 +382,23 @@ class Answers:
         outlet.report(first, row.last, fate, row.reason)
         return True
 
-    async def _take_earlier(self, outlet: Outlet, rows: list[tuple[Fate, control.FateRow]], *, asked: bool) -> None:
+    async def _take_earlier(
+        self, session: Session, outlet: Outlet, rows: list[tuple[Fate, control.FateRow]], *, asked: bool
+    ) -> None:
         """At a hub with rules, a client reports on messages from before this run only on topics of its subscription."""
-        store, tree = self._hub.store, self._hub.broker.tree
+        store, leads = self._hub.store, self._hub.broker.tree.leads
         if store is not None and outlet.ledger is not None:
+            with session.held(EARLIER_BYTES):
+                # One lookup for all rows: the next report of the subscription must not overtake some of them.
+                found = await store.numbers_by_topic(
+                    min(row.first for _, row in rows), max(row.last for _, row in rows)
+                )
+            own = Ranges()
+            for first, last in merge(*(found[topic] for topic in found if leads(topic, outlet.pattern))):
+                own.add(first, last)
             for fate, row in rows:
-                for first, last, topic in await store.unsealed(row.first, row.last):
-                    if tree.leads(topic, outlet.pattern):
-                        outlet.report_earlier(first, last, fate, row.reason)
+                for first, last in own.within(row.first, row.last):
+                    outlet.report_earlier(first, last, fate, row.reason)
         if asked:
             self._explanations.reported(outlet)
 

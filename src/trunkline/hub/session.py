@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -213,6 +214,17 @@ class Session:
         if batch.failures:
             self.hub.counts["forbidden"] += 1
         return not batch.failures
+
+    @contextmanager
+    def held(self, size: int) -> Iterator[None]:
+        """Count `size` bytes as pending. Beyond the limit, the hub does not read from the client."""
+        self.protocol.hold(size)
+        self._apply_reading()
+        try:
+            yield
+        finally:
+            self.protocol.release(size)
+            self._apply_reading()
 
     def _unthrottle(self) -> None:
         self.protocol.unthrottle()

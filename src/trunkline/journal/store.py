@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from trunkline.brokers.store import StoreSummary
 from trunkline.delivery.dead_letters import Choice, DeadLetter
 from trunkline.delivery.fates import Outcome
+from trunkline.delivery.ranges import Ranges
 from trunkline.delivery.requests import Why
 from trunkline.errors import NotStored, TopicNotStored
-from trunkline.journal import snapshot
+from trunkline.journal import lookup
 from trunkline.journal.dead_letters import JournalDeadLetters
 from trunkline.journal.ledger import decode_message, readable
 from trunkline.journal.number_reserve import NumberReserve
-from trunkline.journal.reader import Reader
 from trunkline.journal.settings import Retention, TopicStorage
 from trunkline.journal.unread import UnreadCounts
 from trunkline.message import Message
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SEARCHED = 1_000_000
 """In a larger journal an id is searched only near the time in it, because the event loop waits."""
-MAX_UNSEALED = 100_000
+MAX_LOOKED_UP = 100_000
 RECALLED = 1000
 RECALLED_BYTES = 16 * 1024 * 1024
 
@@ -106,13 +106,9 @@ class JournalStore:
     def pause(self) -> None:
         self._broker.pause()
 
-    async def unsealed(self, first: int, last: int) -> list[tuple[int, int, str]]:
-        def find(reader: Reader) -> list[tuple[int, int, str]]:
-            with reader.snapshot() as database:
-                rows = snapshot.batches(database, "first, last, topic", first, last, None, MAX_UNSEALED)
-            return [(max(begin, first), min(end, last), topic) for begin, end, topic in rows]
-
-        return await self._journal.in_thread(find)
+    async def numbers_by_topic(self, first: int, last: int) -> dict[str, Ranges]:
+        first = max(first, last - MAX_LOOKED_UP + 1)
+        return await self._journal.in_thread(lambda reader: lookup.numbers(reader, first, last))
 
     def durable_names(self) -> list[str]:
         return [name for (name,) in self._journal.reader.query("SELECT name FROM cursors")]

@@ -190,9 +190,7 @@ class ServerProtocol(Generic[B]):
         """Make a batch pending when it goes to the engine. It is pending until `settle` or `fail`."""
         size = batch.size
         self.pending[batch.number] = (batch, size)
-        self.pending_bytes += size
-        if self.pending_bytes > self._limits.pending_bytes:
-            self.reading = False
+        self.hold(size)
 
     def settle(self, batch: B) -> bool:
         """The engine is done with a batch.
@@ -203,9 +201,7 @@ class ServerProtocol(Generic[B]):
         pending = self.pending.pop(number, None)
         if pending is None:
             return False
-        self.pending_bytes -= pending[1]
-        if not self.reading:
-            self._update_reading()
+        self.release(pending[1])
         self.confirm(number, batch.first, batch.count, urgent=batch.urgent)
         if batch.failures:
             self._failures += batch.failures
@@ -242,6 +238,17 @@ class ServerProtocol(Generic[B]):
         self.send(control.Error(code="internal", text=text, batch=number if unanswered else -1))
 
     # Reading
+
+    def hold(self, size: int) -> None:
+        """Something of the client waits here until `release`. Above the limit, nothing more is read."""
+        self.pending_bytes += size
+        if self.pending_bytes > self._limits.pending_bytes:
+            self.reading = False
+
+    def release(self, size: int) -> None:
+        self.pending_bytes -= size
+        if not self.reading:
+            self._update_reading()
 
     def throttle(self) -> None:
         """Stop reading until `unthrottle`, because the client publishes faster than its rate allows."""
