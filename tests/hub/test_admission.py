@@ -447,3 +447,20 @@ async def test_who_is_not_read_from_is_not_silent(simulation: Simulation) -> Non
             await taker.take()
         giver.say(control.Heartbeat(id=9))
         assert (await giver.hear(control.Beat)).re == 9
+
+
+async def test_a_client_that_leaves_with_many_subscriptions_is_one_line_in_the_log(
+    simulation: Simulation, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with hub_with(simulation) as hub:
+        caplog.clear()
+        raw = await Raw.open(hub)
+        await raw.greet()
+        raw.say(*(subscribe(number, name=f"s{number}", reports=True) for number in range(7)))
+        raw.send(batch(1, 3))
+        for _ in range(21):
+            await raw.take()
+        raw.wire.abort()
+        await raw.ended.wait()
+        (line,) = [each.getMessage() for each in caplog.records if "are lost" in each.getMessage()]
+        assert line == "raw disconnected: lost 21 messages for 7 subscriptions: s0, s1, s2, s3, s4, …"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 
 import pytest
 from hypothesis import given
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 
 import trunkline as tl
 from tests.hub.hubs import Place, connection_of
+from tests.hub.test_admission import Raw, hub_with, subscribe
 from trunkline.hub.hub import Hub
 from trunkline.hub.watchers import Watchers
-from trunkline.testing import Simulation, world
+from trunkline.testing import Simulation, simulate, world
 from trunkline.topic import matches
 from trunkline.wire import control
 
@@ -109,3 +111,32 @@ async def test_publishers_hear_of_subscribers_and_only_where_they_publish(simula
             await connection_of(subscriber).sync()
             assert asked == 2 * there, "and again when it is gone"
     await place.stop()
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["plain", "group"])
+def test_many_subscriptions_to_a_watched_topic_do_not_stop_the_hub(group: bool) -> None:
+    """Each one led to a search for all of them: 5,000 took more than ten seconds, in which the hub served nobody."""
+    count = 4000
+
+    async def play(simulation: Simulation) -> None:
+        async with hub_with(simulation) as hub:
+            publisher, attacker = await Raw.open(hub), await Raw.open(hub)
+            await publisher.greet(name="publisher")
+            await attacker.greet(name="attacker")
+            publisher.say(control.Topic(id=1, topic="a.b"))
+            assert not (await publisher.hear(control.TopicInfo)).heard
+            began = time.process_time()
+            attacker.say(
+                *(subscribe(each, pattern="a.>", group=f"g{each}" if group else None) for each in range(count))
+            )
+            for _ in range(count):
+                await attacker.hear(control.Subscribed)
+            assert (await publisher.hear(control.TopicInfo)).heard
+            attacker.say(*(control.Unsubscribe(id=each + 1, subscription=each) for each in range(count)))
+            for _ in range(count):
+                await attacker.hear(control.Done)
+            assert not (await publisher.hear(control.TopicInfo)).heard
+            assert time.process_time() - began < 5
+            assert publisher.heard.empty()
+
+    simulate(play)

@@ -213,7 +213,7 @@ class Answers:
         if outlet.ledger is not None and outlet.reports:
             outlet.ledger.attends(outlet.name, outlet.pattern, hub.broker.sequence.last)
         hub.broker.tree.add(outlet.pattern, outlet)
-        hub.changed([message.pattern])
+        hub.added(outlet.pattern, hears=outlet.hears, confirms=hub.is_strict(outlet))
         return control.Subscribed(re=message.id, subscription=message.subscription, report_s=report_s, role=role)
 
     def _join(self, session: Session, message: control.Subscribe, overflow: Overflow) -> None:
@@ -269,7 +269,7 @@ class Answers:
                 await failed.aclose()
             session.send(self._refusal(error, message.id))
             return
-        hub.changed([message.pattern])
+        hub.added(message.pattern)
         role = stream.inbox.role if self._dead_letters.keeps else ""
         session.send(control.Subscribed(re=message.id, subscription=message.subscription, role=role))
 
@@ -284,7 +284,7 @@ class Answers:
         if outlet is not None:
             hub.part(session, outlet)
             session.replies.discard(outlet.pattern)
-            hub.changed([outlet.pattern])
+            hub.removed(outlet.pattern)
             return control.Done(re=message.id)
         if session.opening.pop(message.subscription, None) is not None:
             return control.Done(re=message.id)
@@ -294,7 +294,7 @@ class Answers:
 
         async def leave() -> None:
             await member.aclose()
-            hub.changed([member.stream.pattern])
+            hub.removed(member.stream.pattern)
             session.send(control.Done(re=message.id))
 
         # The same client may subscribe again under the same name at once, and waits for this.

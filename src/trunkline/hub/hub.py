@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
@@ -42,6 +42,8 @@ from trunkline.wire.frames import PublishHead
 log = logging.getLogger("trunkline.hub")
 
 CLOSE_S = 2.0
+MAX_NAMED = 5
+"""The number of subscriptions that are named in a line of the log."""
 SPARE_CLIENTS = 100
 """Connections beyond the limit that are accepted until HELLO, so that they get an error message."""
 
@@ -97,6 +99,8 @@ class Hub:
         self._recalled = False
         self._opened = 0
         self._dirty: dict[Session, None] = {}
+        self._removed: dict[str, None] = {}
+        """Patterns of subscriptions that were removed, until publishers are notified."""
         self._in_turn = 0
         self._lone = False
         """Whether this iteration has a single frame, so that there is nothing to combine it with."""
@@ -207,11 +211,15 @@ class Hub:
         self.tracing.pop(session, None)
         for topic in session.topics:
             self.watchers.discard(topic, session)
-        for outlet in list(session.outlets.values()):
-            if lost := self.part(session, outlet):
-                log.warning(
-                    "%s disconnected: its subscription %s lost %s", session.name, outlet.name, counted(lost, "message")
-                )
+        parted = [(self.part(session, outlet), outlet.name) for outlet in session.outlets.values()]
+        if names := [name for lost, name in parted if lost]:
+            log.warning(
+                "%s disconnected: lost %s for %s: %s",
+                session.name,
+                counted(sum(lost for lost, _ in parted), "message"),
+                counted(len(names), "subscription"),
+                ", ".join([*names[:MAX_NAMED], *(["…"] if len(names) > MAX_NAMED else [])]),
+            )
         for pattern, topic in session.links:
             self.unlink(pattern, topic)
         for member in session.members.values():
@@ -247,7 +255,7 @@ class Hub:
     async def _part(self, member: Member) -> None:
         """A member is gone: its messages go to others."""
         await member.aclose()
-        self.changed([member.stream.pattern])
+        self.removed(member.stream.pattern)
 
     async def parted(self) -> None:
         """Wait until all leaving members are gone."""
@@ -346,13 +354,13 @@ class Hub:
         """What a publisher must know about a topic."""
         route = self.broker.resolve(topic)
         # Groups and durable subscriptions may refuse, and so may outlets with little room.
-        confirm = route.stored or bool(route.local) or any(map(self._is_strict, route.outlets))
+        confirm = route.stored or bool(route.local) or any(map(self.is_strict, route.outlets))
         heard = self.broker.has_subscribers(topic)
         return self.directory.complete(
             control.TopicInfo(topic=topic, heard=heard, confirm=confirm, durable=route.stored)
         )
 
-    def _is_strict(self, outlet: Outlet) -> bool:
+    def is_strict(self, outlet: Outlet) -> bool:
         """Whether publishers must wait for its answer: a window ahead of a smaller inbox would exceed its capacity."""
         return outlet.overflow is Overflow.REJECT or (
             outlet.overflow is Overflow.BLOCK and outlet.capacity < self.settings.window
@@ -372,15 +380,37 @@ class Hub:
         self.watchers.add(topic, session)
         return info
 
-    def changed(self, where: list[str]) -> None:
-        """Subscriptions to these patterns have changed: notify the publishers."""
+    def changed(self, where: Iterable[str]) -> None:
+        """What publishers must know about topics of these patterns may have changed: notify them."""
         wanted = dict.fromkeys(each for pattern in where for each in patterns(pattern))
         for topic, watchers in self.watchers.matching(*wanted).items():
-            info = self.info(topic)
-            for session in watchers:
-                if session.topics[topic] != info:
-                    session.topics[topic] = info
-                    session.send(info)
+            self._inform(topic, watchers)
+
+    def added(self, pattern: str, *, hears: bool = True, confirms: bool = True) -> None:
+        """A subscription was added: notify publishers.
+
+        Not those that already know of such a subscriber: finding a route takes time for each of its subscribers.
+        """
+        for topic, watchers in self.watchers.matching(*patterns(pattern)).items():
+            if any(hears > known.heard or confirms > known.confirm for known in (w.topics[topic] for w in watchers)):
+                self._inform(topic, watchers)
+
+    def removed(self, pattern: str) -> None:
+        """A subscription was removed: notify publishers soon, once for all that are removed until then."""
+        if not self._removed:
+            asyncio.get_running_loop().call_soon(self._report_removed)
+        self._removed[pattern] = None
+
+    def _report_removed(self) -> None:
+        removed, self._removed = self._removed, {}
+        self.changed(removed)
+
+    def _inform(self, topic: str, watchers: Iterable[Session]) -> None:
+        info = self.info(topic)
+        for session in watchers:
+            if session.topics[topic] != info:
+                session.topics[topic] = info
+                session.send(info)
 
     # Watching
 
