@@ -15,15 +15,15 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 class Termination:
-    """Whether SIGTERM was received, and its effect on a command with its own cleanup."""
+    """Records whether SIGTERM was received, and what SIGTERM cancels in a command that has its own cleanup."""
 
     received = False
     cancel: Callable[[], object] | None = None
-    """Otherwise SIGTERM acts like Ctrl-C."""
+    """Called on SIGTERM. If it is None, SIGTERM acts like Ctrl-C."""
 
 
 TERMINATION = Termination()
-"""Signals are for the process, so there is one."""
+"""A single instance, because signals are delivered to the process."""
 
 
 def main() -> None:
@@ -38,9 +38,9 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
 
     def terminate(number: int, frame: FrameType | None) -> None:
-        """SIGTERM ends a command as Ctrl-C does, with its cleanup, also where Ctrl-C is ignored.
+        """Handle SIGTERM: end the command and run its cleanup, as Ctrl-C does. This also works where Ctrl-C is ignored.
 
-        Once: a second signal does not interrupt the cleanup.
+        Only the first signal has an effect: a second one does not interrupt the cleanup.
         """
         if TERMINATION.received:
             return

@@ -1,4 +1,4 @@
-"""Opening a journal for a command: whether it exists, whether it is locked, and reporting damage."""
+"""Opening a journal for a command: check that it exists and is not locked, and report damage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def there(directory: Path) -> Path:
 
 
 def there_or_lost(directory: Path) -> Path:
-    """For commands that can rebuild a journal from its lake."""
+    """As `there`, but accepts an unusable journal, for commands that can rebuild it from its lake."""
     try:
         return there(directory)
     except JournalUnusable:
@@ -40,7 +40,7 @@ def there_or_lost(directory: Path) -> Path:
 
 @contextmanager
 def reading(directory: Path) -> Iterator[Reader]:
-    """A reader. Damaged parts are skipped and reported, and the command exits with 1."""
+    """Open a reader. Damaged parts are skipped and reported; the command then exits with 1."""
     known: set[str] = set()
 
     def name(damage: JournalDamaged) -> None:
@@ -57,7 +57,7 @@ def reading(directory: Path) -> Iterator[Reader]:
 
 @contextmanager
 def owning(instead: str) -> Iterator[None]:
-    """For commands that write to the journal; `instead` says what to do while another process has the lock."""
+    """Translate a locked journal into a usage error. `instead` says what to do while another process has the lock."""
     try:
         yield
     except JournalLocked as error:

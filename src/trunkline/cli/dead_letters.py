@@ -35,7 +35,10 @@ WhyDead = Annotated[Cause | None, typer.Option(help="Only those with this cause.
 
 
 def ask(hub: str, question: Callable[[KeptDeadLetters], Awaitable[T]]) -> T:
-    """Run a query on a hub or an engine. Raises HubUnavailable if there is none; prints a notice if it keeps none."""
+    """Run a query on a hub or an engine. Raises HubUnavailable if nothing answers there.
+
+    Prints a notice if it keeps no dead letters.
+    """
     url = hub_at(hub)
 
     async def work() -> T:
@@ -65,7 +68,7 @@ def list_letters(
     validate_pattern(topic)
     found = ask(
         hub,
-        # One more than is shown tells whether there are more.
+        # One more row than is shown, to find out whether there are more.
         lambda letters: letters.find(subscriber=subscriber, topic=topic, cause=cause, limit=rows + 1, brief=True),
     )
     if json:
@@ -138,7 +141,7 @@ def _show_replayed(chosen: Sequence[KeptDeadLetter], failures: Sequence[LetterFa
         show.output(f"{show.counted(count, 'dead letter')} redelivered")
 
 
-# How they are shown
+# Output
 
 
 def _table(found: Sequence[DeadLetter]) -> None:
@@ -207,7 +210,7 @@ def _give_back(directory: Path, choice: Choice, dry_run: bool) -> list[DeadLette
 
 
 def _summary(letter: DeadLetter) -> dict[str, object]:
-    """For scripts."""
+    """A dead letter as a record for JSON output."""
     message = letter.message
     return {
         "id": message.id,

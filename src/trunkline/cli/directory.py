@@ -36,7 +36,10 @@ Name = Annotated[str, typer.Argument(help="The schema's name.", metavar="NAME")]
 
 
 def ask(hub: str, question: Callable[[Directory], Awaitable[T | None]]) -> T:
-    """Run a query on a hub or an engine. Raises HubUnavailable if there is none, and Unsupported."""
+    """Run a query on a hub or an engine.
+
+    Raises HubUnavailable if nothing answers there, and Unsupported if it has no directory.
+    """
     url = hub_at(hub)
 
     async def work() -> T:
@@ -146,7 +149,7 @@ def _age(found: ReportedMetrics) -> str:
 
 
 def _frames(channel: ChannelInfo) -> None:
-    """What the ends of a channel in shared memory count."""
+    """The frame counters of the producers and consumers of a shared-memory channel."""
     found = read_metrics({"metrics": channel.memory})
     if found is None:
         memory = any(each.metadata.get("plane") == "memory" for each in (*channel.producers, *channel.consumers))

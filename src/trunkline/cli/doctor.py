@@ -1,4 +1,4 @@
-"""`trunkline doctor`: what is in shared memory, whose it is, and what dead processes left behind."""
+"""`trunkline doctor`: list the shared-memory channels, their owners, and what dead processes left behind."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def explain(message: MessageId, hub: Hub = "", journal: InJournal = None, json: 
 
 
 def explain_in(directory: Path, message: str, *, json: bool) -> None:
-    """From a journal alone."""
+    """Show the fates of a message from a journal, without a hub."""
     # A hub is asked without the journal being imported.
     from trunkline.cli.access import reading, there
 
@@ -65,7 +65,7 @@ def explain_in(directory: Path, message: str, *, json: bool) -> None:
 
 
 def _show_outcomes(message: Message | None, outcomes: Sequence[Outcome], unknown: str, *, json: bool) -> None:
-    """In one order, wherever it was asked. Raises Exit if there is no such message."""
+    """Print the outcomes in a fixed order, the same for every source. Raises Exit if the message is unknown."""
     outcomes = sorted(outcomes, key=attrgetter("subscriber"))
     if json:
         show.json({"message": None if message is None else show.record(message), "outcomes": outcomes})

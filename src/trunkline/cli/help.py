@@ -1,15 +1,15 @@
-"""The form of the help of all commands: names of values, and arguments as users write them."""
+"""The format of the help of all commands: placeholders for values, and arguments as users write them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 WORDS = {"bool": "", "int": "N", "int range": "N", "float": "N", "float range": "N", "str": "TEXT", "path": "PATH"}
-"""The default name of an option's value in the help. A switch has none."""
+"""The default placeholder for an option's value in the help. A switch has none."""
 
 
 def name_values(command: Any, parent: Any = None) -> None:
-    """Name the values of all options and arguments, here and in all commands below."""
+    """Set the placeholders of all options and arguments of a command and its subcommands."""
     context = command.context_class(command, parent=parent, info_name=command.name, **command.context_settings)
     for parameter in command.get_params(context):
         if parameter.param_type_name == "argument":

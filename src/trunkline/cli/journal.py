@@ -33,7 +33,7 @@ app = typer.Typer(help="Inspect, replay, verify and maintain a journal.", no_arg
 
 POLL_S = 0.2
 NEAR = 1000
-"""The first search distance, which is then multiplied by four."""
+"""How far back the first search goes, in messages. Each further search goes four times as far."""
 
 
 @app.command()
@@ -115,7 +115,7 @@ def tail(
 
 
 def _last(reader: Reader, pattern: str, count: int, upto: int) -> list[Message]:
-    """The last messages up to a number. By numbers, because what is sealed meanwhile keeps them."""
+    """The last messages up to a sequence number. Sequence numbers stay the same when messages are sealed meanwhile."""
     found: list[Message] = []
     stretch = max(count, NEAR)
     while len(found) < count and upto > 0:

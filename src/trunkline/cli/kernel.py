@@ -1,4 +1,4 @@
-"""`trunkline kernel`: run notebooks, watch a kernel that runs, share one on a bus."""
+"""`trunkline kernel`: run notebooks, watch a running kernel, share a kernel on a bus."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _show(kernel: Kernel, message: Any, json: bool) -> None:
 
 
 def _gist(message: KernelMessage) -> str:
-    """What matters of it, on one line."""
+    """A one-line summary of a kernel message."""
     content = message.content
     match message.msg_type:
         case "status":

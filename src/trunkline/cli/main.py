@@ -1,4 +1,4 @@
-"""The commands by name, and how errors and Ctrl-C end them."""
+"""The table of commands, and the exit codes for errors and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ GROUPS = {
     "kernel": "kernel:app",
     "keys": "keys:app",
 }
-"""The module of each command, below `trunkline.cli`. Only the called one is imported."""
+"""The module of each command, below `trunkline.cli`. Only the module of the called command is imported."""
 KNOWN = frozenset((*COMMANDS, *GROUPS))
 COMPLETING = "_TRUNKLINE_COMPLETE"
-"""Set by a shell for completion."""
+"""The environment variable that a shell sets to request completions."""
 
 
 def _without_commands() -> typer.Typer:
@@ -81,7 +81,7 @@ def _without_commands() -> typer.Typer:
 
 
 def program(word: str | None = None) -> typer.Typer:
-    """The command line, with all commands or with this one alone."""
+    """Build the command line with all commands, or with the named one only."""
     app = _without_commands()
     known = {**COMMANDS, **GROUPS}
     for name, place in known.items() if word not in known else [(word, known[word])]:
@@ -95,7 +95,7 @@ def program(word: str | None = None) -> typer.Typer:
 
 
 def command(word: str | None = None) -> Any:
-    """As `program`, ready to be called, with the help of all commands in one form."""
+    """As `program`, ready to be called, with help texts in the format of `help.py`."""
     return _in_one_form(program(word))
 
 
@@ -106,7 +106,7 @@ def _in_one_form(app: typer.Typer) -> Any:
 
 
 def overview() -> Any:
-    """As `command`, to list the commands and to find the one that was meant. None is imported, and none is called."""
+    """As `command`, but only for listing commands and for suggesting a similar name. It imports no command modules."""
     app = _without_commands()
     for name in (*COMMANDS, *GROUPS):
         app.command(name, help=SUMMARIES[name])(_unavailable)
@@ -163,7 +163,7 @@ def run(arguments: list[str] | None = None) -> int:
 def _complain(error: TrunklineError) -> int:
     text = str(error)
     if type(error) is HubUnavailable:
-        # Its own text names a parameter of `connect`, for programs.
+        # The text of the error names a parameter of `connect`, which is meant for programs.
         text = (
             f"no hub at {error.url} ({error.why}): start one with `{error.command}`, or pass the URL of a hub as --hub"
         )

@@ -1,4 +1,4 @@
-"""Running a notebook from the command line: the kernel starts first, and ends whatever happens."""
+"""Running a notebook from the command line: the kernel is started first, and is always shut down."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class NotebookCommand:
         reading: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def read() -> None:
-            # Done while the kernel starts.
+            # Usually this has finished while the kernel was starting.
             if not reading.done():
                 reading.set_result(asyncio.ensure_future(asyncio.to_thread(read_notebook, self._path)))
 
@@ -93,7 +93,7 @@ def _kernel_of(path: Path) -> str:
 
 
 def _run(work: Any) -> NotebookRun:
-    """Run it to its end. SIGTERM cancels it, as Ctrl-C does, and its cleanup is finished before the process ends."""
+    """Run a coroutine to its end. SIGTERM cancels it, as Ctrl-C does; its cleanup finishes before the process ends."""
 
     async def main() -> NotebookRun:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -118,9 +118,10 @@ def _run(work: Any) -> NotebookRun:
 
 
 def _leave_out_grammars() -> None:
-    """nbformat imports jsonschema, which compiles the grammars of this package, if it is installed, for 1.5 s.
+    """Hide the package `rfc3987_syntax`, because importing it costs 1.5 s.
 
-    They check formats of addresses, of which a notebook's schema has none. None in `sys.modules` means: not installed.
+    nbformat imports jsonschema, which uses this package, if installed, to check formats of addresses. The schema of a
+    notebook has no such formats. The value None in `sys.modules` makes Python treat a package as not installed.
     """
     modules: dict[str, Any] = sys.modules
     modules.setdefault("rfc3987_syntax", None)

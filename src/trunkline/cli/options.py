@@ -14,7 +14,7 @@ from trunkline.settings import Settings
 
 
 def _there(directory: Path) -> Path:
-    # Commands that are about no journal do not import it.
+    # Imported here, so that commands that use no journal do not import it.
     from trunkline.cli.access import there
 
     return there(directory)
@@ -47,7 +47,7 @@ Until = Annotated[str | None, typer.Option(help="Up to this time, which is not i
 
 
 def hub_at(url: str) -> str:
-    """The URL of the hub: the given one, or the one that was set, or the default."""
+    """The URL of the hub: the given one, else the one from the settings, else the default."""
     from trunkline.connect import address_of
 
     found = address_of(url or Settings.load().hub or "hub:", Settings())
@@ -66,7 +66,7 @@ def moment(text: str | None, option: str) -> datetime | None:
 
 
 def stretch(first: int, last: int | None, since: str | None, until: str | None) -> dict[str, Any]:
-    """Numbers and times as the reader takes them. Raises UsageError if the range is empty."""
+    """Convert the range options to the arguments of the reader. Raises UsageError if the range is empty."""
     begin, end = moment(since, "--since"), moment(until, "--until")
     if last is not None and last < first:
         raise UsageError(f"--first {first} is greater than --last {last}: the range is empty")
@@ -76,7 +76,7 @@ def stretch(first: int, last: int | None, since: str | None, until: str | None) 
 
 
 def journals_of(first: Path | None, more: list[Path] | None) -> list[Path]:
-    """All that are given; raises UsageError if there are none, or one is no journal."""
+    """All journals that were given. Raises UsageError if there are none, or if one is not a journal."""
     given = [*([] if first is None else [first]), *(more or ())]
     if not given:
         raise UsageError("pass the directory of a journal: trunkline pipeline run DIRECTORY")

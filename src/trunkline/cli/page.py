@@ -1,4 +1,4 @@
-"""`trunkline page`: a hub or a journal in a browser."""
+"""`trunkline page`: show a hub or a journal in a browser."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def page(
         show.output("page at ", (place.link, "bold"))
         show.output(f"it shows {model.place}; Ctrl-C ends it")
 
-    # What draws the page takes a second to import: not before it is known where to listen.
+    # The import takes a second, so it comes after the address has been checked.
     from trunkline.dashboard.page.site import serve_page
 
-    # The process that has passed the socket on ends this one by closing its standard input.
+    # The process that passed the socket ends this process by closing its standard input.
     run(serve_page(model, place, ready, until_eof=fd is not None))

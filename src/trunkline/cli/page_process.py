@@ -1,4 +1,4 @@
-"""The page of a hub in a separate process, which ends with the process that started it, in any case."""
+"""Runs the page of a hub in a separate process, which always ends together with the process that started it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ PROGRAM = (sys.executable, "-P", "-c", "from trunkline.cli import main; main()")
 
 @contextmanager
 def page_of(hub: str, keys: KeyStore | None) -> Iterator[str]:
-    """Start `trunkline page` for the hub at this URL. Yields the link of the page, which answers when it has started.
+    """Start `trunkline page` for the hub at this URL. Yields the link of the page.
 
-    The page gets a socket that listens already, so nobody has to wait. Raises MissingExtra without the extra `page`.
+    The page inherits a listening socket, so a browser can connect before the page has started. Raises MissingExtra
+    without the extra `page`.
     """
     check_installed()
     place = PagePlace(PageSettings(token=os.environ.get(TOKEN_VARIABLE, "")))
@@ -43,7 +44,7 @@ def page_of(hub: str, keys: KeyStore | None) -> Iterator[str]:
             pass_fds=[descriptor],
             # Not on the command line, which all users of this machine can read.
             env={**os.environ, TOKEN_VARIABLE: place.token, **({} if keys is None else {VARIABLE: str(keys.path)})},
-            # Ctrl-C is for the hub; it ends the page.
+            # Ctrl-C must reach only the hub, which then ends the page.
             start_new_session=True,
         )
     assert process.stdin is not None

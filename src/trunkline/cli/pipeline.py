@@ -1,4 +1,4 @@
-"""`trunkline pipeline`: the tables of a warehouse, made of a journal by Spark."""
+"""`trunkline pipeline`: build and query the tables of a warehouse, which Spark makes from journals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def warehouse_of(journal: Path, warehouse: Path | None) -> Path:
 
 @contextmanager
 def spark_on(master: str | None, *, few_rows: bool = False) -> Iterator[SparkSession]:
-    """A session; for few rows, one whose Java starts faster but has a lower peak speed."""
+    """A Spark session. For few rows, its Java virtual machine starts faster but has a lower peak speed."""
     from trunkline.spark import session
     from trunkline.spark.session.start import FOR_FEW_ROWS
 
@@ -64,7 +64,7 @@ def spark_on(master: str | None, *, few_rows: bool = False) -> Iterator[SparkSes
             spark = session(master, settings=settings)
     else:
         spark = session(master, settings=settings)
-    # Spark's own handler asks Java to cancel everything, from wherever it interrupts, and says what came of that.
+    # Spark's handler calls Java to cancel all jobs, at whatever point it interrupts, and prints the result.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     logging.getLogger().addFilter(_is_no_interrupt)
     try:
@@ -74,7 +74,7 @@ def spark_on(master: str | None, *, few_rows: bool = False) -> Iterator[SparkSes
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """The gateway to Java logs a Ctrl-C as an error, with a traceback."""
+    """A log filter: py4j logs Ctrl-C as an error with a traceback, which is not shown."""
     return not str(record.msg).startswith("KeyboardInterrupt")
 
 
@@ -89,7 +89,7 @@ def working(
     keep_days: float | None = None,
     **settings: Any,
 ) -> Iterator[Pipeline]:
-    """A pipeline that shows its progress, and starts Spark when there is something to do; `once`, or repeatedly."""
+    """A pipeline that shows its progress, `once` or repeatedly. Spark is started only when there is something to do."""
     from trunkline.spark.pipeline.run import Pipeline
     from trunkline.spark.pipeline.warehouse import Warehouse
     from trunkline.spark.settings import PipelineSettings
@@ -181,7 +181,7 @@ def run(
 
 
 def _is_nothing_new(journals: list[Path], warehouse: Path, json: bool) -> bool:
-    """Answers without Spark, and without importing it."""
+    """Whether the journals have no new messages. This does not import Spark."""
     from trunkline.spark.pipeline.outlook import last_run
     from trunkline.spark.pipeline.run_report import RunReport
 

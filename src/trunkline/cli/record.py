@@ -1,8 +1,8 @@
 """`trunkline record`: keep topics of a NATS or Redis server, or of a hub, in a journal, exactly once.
 
-The recorder is a durable subscriber. It acknowledges what is on disk. If it dies between the two, the engine brings the
-messages again: each is recorded with its number in the engine's store, and a number that is among the last in the
-journal is not recorded again.
+The recorder is a durable subscriber. It acknowledges a message after it is on disk. If the recorder dies between the
+two steps, the engine redelivers the message. Each message is recorded with its sequence number in the engine's store; a
+redelivered message whose number is among the last in the journal is skipped.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SOURCE = "recorded-from"
 AT_ONCE = 1000
 MAX_UNACKNOWLEDGED = 10_000
 LOOK_BACK = 4 * MAX_UNACKNOWLEDGED
-"""Recorded messages whose numbers are remembered: more than can be under way without an acknowledgement."""
+"""How many recorded sequence numbers are remembered. This is more than can be in flight unacknowledged."""
 
 
 class Recorder:
-    """Keeps what a bus brings in a journal that is open."""
+    """Writes messages from a bus to an open journal."""
 
     def __init__(self, bus: Bus, journal: Journal) -> None:
         self._bus = bus
@@ -48,7 +48,7 @@ class Recorder:
         """Messages that were redelivered and already recorded."""
 
     async def run(self, patterns: Iterable[str]) -> None:
-        """Until it is cancelled. What was published before it was first started is recorded, too, if it is stored."""
+        """Record until cancelled. The first run also records earlier messages that the server still stores."""
         async with asyncio.TaskGroup() as group:
             for pattern in patterns:
                 group.create_task(self._record(pattern))

@@ -1,6 +1,6 @@
 """Output: lines and tables for people, JSON for scripts.
 
-Nothing of a message reaches a terminal as it is: what is not printable is escaped, and brackets are not styles.
+Text from messages is never printed raw: unprintable characters are escaped, and brackets are not treated as styles.
 """
 
 from __future__ import annotations
@@ -37,12 +37,15 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def output(*parts: str | tuple[str, str]) -> None:
-    """Print a line to stdout; a part may have a style. All parts are made `plain`, because they can be foreign text."""
+    """Print a line to stdout; a part may have a style.
+
+    All parts are passed through `plain`, because they can contain untrusted text.
+    """
     out.print(Text.assemble(*(plain(part) if isinstance(part, str) else (plain(part[0]), part[1]) for part in parts)))
 
 
 def notice(text: str) -> None:
-    """Print a line to stderr, for example an error and the next step. The text is made `plain`."""
+    """Print a line to stderr, for example an error and the next step. The text is passed through `plain`."""
     note.print(Text(plain(text)))
 
 
@@ -90,7 +93,7 @@ def plain(text: str) -> str:
 
 
 class LogFormatter(logging.Formatter):
-    """Makes log lines `plain`: topics, names and errors in them can be foreign text."""
+    """Passes log lines through `plain`, because topics, names and errors in them can contain untrusted text."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return plain(super().formatMessage(record))
@@ -109,7 +112,7 @@ def size(count: int) -> str:
 
 
 def time_of(ns: int) -> str:
-    """A point in time, as --since and --until take it."""
+    """A point in time, in the format of --since and --until."""
     seconds, rest = divmod(ns, 1_000_000_000)
     try:
         when = datetime.fromtimestamp(seconds, UTC)
@@ -144,7 +147,10 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, int, int], None]]:
-    """Like `progress`, for work with named parts; elsewhere a line each. Yields a function (what, done, of)."""
+    """Like `progress`, for work with named stages. Without a terminal, prints one line per stage.
+
+    Yields a function (what, done, of).
+    """
     if not shows_progress():
         yield lambda what, done, of: notice(f"{what} ({done + 1} of {of})")
         return
@@ -190,9 +196,9 @@ def json_line(message: Message) -> bytes:
 
 
 def record(message: Message) -> dict[str, Any]:
-    """A message as plain values: only what is set. The payload is decoded if its format is known.
+    """A message as plain values, without unset fields. The payload is decoded if its format is known.
 
-    Bytes that are no text are `payload_base64` instead of `payload`.
+    A payload that is not text is given as `payload_base64` instead of `payload`.
     """
     fields = {
         name: value

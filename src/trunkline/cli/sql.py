@@ -1,4 +1,4 @@
-"""`trunkline sql`: a SELECT over a journal, without Java."""
+"""`trunkline sql`: run a SELECT on a journal, without Java."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def sql(
 
 
 def _read(words: list[str], journal: Path | None) -> tuple[Path, str]:
-    """The directory and the query."""
+    """Split the arguments into the journal's directory and the query."""
     named = journal or (Path(os.environ[JOURNAL]) if os.environ.get(JOURNAL) else None)
     match words:
         case [directory, query] if journal is None:

@@ -29,7 +29,8 @@ AFTER = "A subscriber of this name then starts from scratch. Delete it?"
 def forget(name: Name, hub: Hub = "", yes: Yes = False, json: AsJson = False) -> None:
     """Delete a durable subscription at a running hub, and its pending messages. Its subscribers must have left.
 
-    With access rules it takes its owner, or the right to administer its topics. Exits with 1 if nothing was deleted.
+    With access rules, only its owner, or a client with the right to administer its topics, can delete it. Exits with 1
+    if nothing was deleted.
     """
     _check(yes)
     agreed = yes or show.ask(f"The durable subscription {name}. {AFTER}")

@@ -1,4 +1,4 @@
-"""One line about each command, so that the list of commands is shown without importing them."""
+"""A one-line summary of each command, so that commands can be listed without importing them."""
 
 from __future__ import annotations
 
@@ -34,4 +34,4 @@ SUMMARIES: Final = {
     "kernel": "Jupyter kernels: run notebooks, watch, share.",
     "keys": "Create, list and revoke the keys of a hub and its clients.",
 }
-"""The first paragraph of the help of each, as it is."""
+"""Each text equals the first paragraph of the command's help."""

@@ -32,7 +32,10 @@ OPENING = ("{", "[", '"')
 
 
 def value_of(text: str, where: str = "the payload") -> object:
-    """The value of a JSON text; any other text as it is. Raises UsageError for what begins as JSON and is none."""
+    """Parse a JSON text; return any other text unchanged.
+
+    Raises UsageError if the text looks like JSON but is invalid.
+    """
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -46,7 +49,7 @@ def value_of(text: str, where: str = "the payload") -> object:
         raise UsageError(
             f"{where} is not JSON: {error.msg} at {place}, near {near!r}; correct it, or pass --text to send it as text"
         ) from None
-    # What Python reads and JSON does not have, such as NaN.
+    # Values that Python's parser accepts but JSON does not define, such as NaN.
     raise UsageError(f"{where} is not JSON: it has a value that JSON does not support; pass --text to send it as text")
 
 
@@ -63,7 +66,7 @@ def pub(
     single = payload is not None and payload != "-"
     if single:
         assert payload is not None
-        # Before a hub is asked for: what is wrong with it is wrong anywhere.
+        # Parsed before connecting: an invalid payload does not depend on the hub.
         values: Iterable[object] = [payload if text else value_of(payload)]
     else:
         lines = (line.rstrip("\n") for line in sys.stdin)

@@ -1,4 +1,4 @@
-"""`trunkline top`: what happens at a hub, on a terminal that refreshes itself, or as lines for scripts."""
+"""`trunkline top`: the activity at a hub, as a live view on a terminal or as lines for scripts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def top(
 ) -> None:
     """Show subscribers, clients, topics, actors, kernels and channels of a hub, slow ones first, until Ctrl-C.
 
-    On a terminal, keys sort, filter, and show what became of a message. With --json, --count or elsewhere it prints.
+    On a terminal, keys sort, filter, and show the fate of a message. With --json or --count, or without a terminal, it
+    prints lines.
     """
     if show.out.is_terminal and not json and count is None:
         _watch(hub, every, rows, wait)
@@ -55,7 +56,7 @@ def top(
 
 
 def _watch(hub: str, every_s: float, rows: int, wait_s: float) -> None:
-    # It takes a while, and scripts do not need it.
+    # The import is slow, and scripts do not need it.
     from trunkline.dashboard.terminal import TopApp
 
     async def work() -> None:
@@ -67,7 +68,7 @@ def _watch(hub: str, every_s: float, rows: int, wait_s: float) -> None:
             async def explain(message_id: str) -> Explanation:
                 return await bus.explain(message_id)
 
-            # Before the terminal is taken over: without a hub the error is a line.
+            # Connect once before the terminal switches to the full-screen view, so that an error is printed as a line.
             await look_once()
             await TopApp(look_once, explain, show.plain, every_s).run_async()
 

@@ -119,6 +119,6 @@ def reachable(address: str, keys: KeyStore | None) -> str:
     here = "::1" if host == "::" else "127.0.0.1"
     if keys is None:
         return at(scheme, socket.gethostname() or here, port)
-    # A name that the certificate does not have would be refused.
+    # Clients reject a host name that the certificate does not contain.
     names = [name for key in keys.list() if key.name == HUB for name in key.hosts if name not in HOSTS]
     return at(scheme, names[0] if names else here, port)
