@@ -37,7 +37,7 @@ class LookTable(msgspec.Struct, frozen=True):
 
 async def look(broker: HubBroker, bus: Bus, rows: int, wait_s: float) -> HubLook:
     """Query the hub, and wait `wait_s` for answers of actor systems and kernels on the bus."""
-    # First, because the other questions subscribe to their answers: these subscriptions are not to be shown.
+    # Taken first, because the later queries subscribe to their answers, and these subscriptions must not be shown.
     snapshot = await broker.snapshot(rows)
     actors, kernels, channels = await asyncio.gather(
         roll_call(bus, wait_s), shared_kernels(bus, within_s=wait_s), channels_in_use(broker)

@@ -217,7 +217,10 @@ def _export(source: MetricsSource, registry: CollectorRegistry) -> None:
     highest: dict[tuple[str, str], float] = {}
 
     def rising(name: str, label: str, value: float) -> float:
-        """A counter must not fall, but counts of fates can: after a replay, or when a client reconnects and reports."""
+        """A counter that never decreases.
+
+        Counts of fates can decrease after a replay, or when a client reconnects and reports.
+        """
         highest[name, label] = value = max(value, highest.get((name, label), 0))
         return value
 

@@ -12,7 +12,7 @@ from trunkline.jupyter.message_types import TOPIC_PREFIX, token
 from trunkline.message import Message
 
 MAX_OUTPUT = 20_000
-"""The number of characters that are kept of the output of an execution: the last ones."""
+"""How many characters of the output of an execution are kept. Only the last ones are kept."""
 
 
 class KernelExecution(msgspec.Struct):

@@ -106,7 +106,9 @@ def tree_of(messages: Sequence[Message]) -> list[ConversationNode]:
 
 
 def _parent(message: Message, before: Sequence[Message]) -> Message | None:
-    """The request that it answers, else the message named by its correlation id, else the first with the same one."""
+    """The request that it answers, else the message named by its correlation id, else the first with the same
+    correlation id.
+    """
     if message.type in ANSWERS and message.request_id:
         asked = [each for each in before if each.type is MessageType.REQUEST and each.request_id == message.request_id]
         if asked:

@@ -28,7 +28,7 @@ COLUMNS = [
 REPORT_AT = "/pipeline/report"
 HOW = "To show a report here, run: trunkline pipeline report {0} --output {0}/warehouse/report.html"
 ALONE = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:"}
-"""The report needs neither scripts nor other files."""
+"""The security headers of the report, which needs neither scripts nor other files."""
 
 
 def register(model: PageModel) -> None:
