@@ -1,4 +1,7 @@
-"""The pipeline: Spark over lake and journal, on any master. Needs the extra `spark`, and is imported without it."""
+"""The pipeline: Spark jobs over lake and journal, on any master.
+
+Using it needs the extra `spark`; importing it does not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths as Spark takes them."""
+"""Paths in the form that Spark expects."""
 
 from __future__ import annotations
 

@@ -7,11 +7,12 @@ from trunkline.settings import Group
 
 
 class PipelineSettings(Group, frozen=True, kw_only=True):
-    """`watermark_s`: a message is placed by its publisher's clock, unless that is further than this from the journal's.
+    """`watermark_s`: a message is placed by its publisher's clock, unless that differs from the journal's by more than
+    this.
 
     `horizon_s`: an answer, a fate or a descendant of a message is searched for up to this long before and after it;
-    later ones are counted. `step_rows`: a run that finds more messages than that processes them in steps, and commits
-    each step.
+    later ones are only counted. `step_rows`: a run with more new messages than this processes them in steps, and
+    commits each step.
     """
 
     may_be_zero = frozenset({"watermark_s", "grace_s", "few_rows"})

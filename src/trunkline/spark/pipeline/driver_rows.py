@@ -1,4 +1,4 @@
-"""Rows of bronze, read by the driver with Arrow. Simple lookups do not need Spark."""
+"""Reads rows of bronze in the driver with Arrow. Simple lookups do not need Spark."""
 
 from __future__ import annotations
 

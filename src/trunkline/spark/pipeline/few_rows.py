@@ -118,7 +118,7 @@ def _read(place: Place, kind: str, hours: set[str], columns: list[str] | None) -
 
 
 class FewRows:
-    """Read and written by the driver."""
+    """Rows that the driver reads and writes with Arrow."""
 
     settings = SETTINGS
 

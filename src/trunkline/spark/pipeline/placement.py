@@ -36,7 +36,9 @@ class HourRows(NamedTuple):
 
 
 def hour_of_file(file: File, watermark_s: float) -> str | None:
-    """The hour of all rows of a sealed file, from its metadata in the journal; None if it is not certainly one hour."""
+    """The hour of all rows of a sealed file, from its metadata in the journal; None if they may belong to several
+    hours.
+    """
     since_us, until_us = file.since_ns // 1000, -(-file.until_ns // 1000)
     if file.kind == MESSAGES.name:
         at_us, until_at_us = file.at_ns // 1000, -(-file.until_at_ns // 1000)

@@ -80,7 +80,7 @@ class StepRows(Protocol):
 
 
 class ManyRows:
-    """Read and written by Spark."""
+    """Rows that Spark reads and writes."""
 
     settings = SETTINGS
     contents = None
@@ -133,7 +133,7 @@ class ManyRows:
             each.unpersist()
 
     def _cached(self, rows: DataFrame) -> DataFrame:
-        """These rows. They are computed when they are first used, and kept until the end of the step."""
+        """The same rows, computed on first use and kept until the end of the step."""
         self._kept.append(rows.persist())
         return rows
 

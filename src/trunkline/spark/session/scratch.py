@@ -18,9 +18,9 @@ OWNER = "owner.lock"
 
 
 class Scratch:
-    """Its owner holds a lock in it.
+    """A folder in which its owner holds a lock.
 
-    Pids are not sufficient, because containers that share a folder have separate ones.
+    Process ids cannot identify the owner, because containers that share a folder have separate process ids.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ def _sweep(parent: Path) -> None:
 
 
 def _is_free(descriptor: int) -> bool:
-    """Whether it has no owner. Then this process owns it."""
+    """Whether a folder had no owner. If so, this process owns it now."""
     if fcntl is None:
         return True
     try:

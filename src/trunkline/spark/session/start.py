@@ -80,7 +80,9 @@ def begin(
     *,
     patience_s: float = PATIENCE_S,
 ) -> SparkSession:
-    """A new session, in a new process of this Java with this time limit to end; None: in the existing process."""
+    """A new session in a new process of this Java, or in the existing process if `java` is None. `patience_s` limits
+    how long the process may take to end.
+    """
     from pyspark.sql import SparkSession
 
     jvm = Jvm(java, patience_s)
@@ -146,7 +148,7 @@ EVERYWHERE: dict[str, Setting] = {
 
 
 def defaults(master: str, folder: Path) -> dict[str, Setting]:
-    """Our defaults, for any master and for this machine."""
+    """The default settings of Trunkline for this master and this machine."""
     wanted: dict[str, Setting] = {
         **EVERYWHERE,
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
@@ -199,7 +201,7 @@ def _use(archive: Archive) -> list[str]:
     if path := archive.find():
         return archive.options(path)
     if archive.is_wanted():
-        # Later, because now it would compete with the session for processors. Once for all sessions.
+        # Done at exit, because now it would compete with the session for processors. Registered once for all sessions.
         atexit.unregister(_train)
         atexit.register(_train)
     return []

@@ -13,7 +13,7 @@ from trunkline.wire.control import Welcome
 
 
 class HubTimeout:
-    """A user of the connection. It is notified when the connection is lost and restored."""
+    """An observer of the connection, notified when the connection is lost and restored."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -27,9 +27,9 @@ class Check(StrEnum):
 
 
 class SinkOptions(Group, frozen=True, kw_only=True):
-    """`timeout_s` is how long a task waits for subscribers that make no room, `connect_s` for a hub that is gone.
+    """`timeout_s` limits how long a task waits for subscribers without room, `connect_s` for an unavailable hub.
 
-    `query` names a batch write: written a second time under the same name, it adds nothing to durable topics. The
+    `query` names a batch write. If it is written again under the same name, it adds nothing to durable topics. The
     write fails if more than `max_errors` rows cannot be published.
     """
 

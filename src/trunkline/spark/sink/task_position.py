@@ -42,8 +42,8 @@ class TaskPosition(NamedTuple):
 class SeenEpochs:
     """The epochs of each run that this process has seen. Spark reuses its Python processes.
 
-    Only the first epoch of a run can have been begun by a run before it. A process that has seen an earlier epoch of
-    the same run knows that this one is new.
+    Only the first epoch of a run can have been started by an earlier run. If this process has seen an earlier epoch of
+    the same run, the current epoch is new.
     """
 
     MAX_RUNS = 1000
@@ -59,10 +59,11 @@ class SeenEpochs:
 
 
 class Repeats:
-    """Decides for which batches the hub searches its journal: only for those that may be there.
+    """Decides for which batches the hub searches its journal: only for those that it may have.
 
-    An earlier attempt has sent the first batch on a topic alone. If that is not there, nothing is. Otherwise it had no
-    more than `ahead` rows under way beyond the last one that is there.
+    Every attempt waits until the hub has its first batch on a topic before it sends the next. If the journal does not
+    have that batch, it has none of an earlier attempt. Otherwise an earlier attempt had at most `ahead` rows in flight
+    beyond the last batch that the journal has.
     """
 
     def __init__(self, ahead: int, *, suspected: bool) -> None:

@@ -29,7 +29,7 @@ QUERY = "sql.streaming.queryId"
 EPOCH = "streaming.sql.batchId"
 RUN = "spark.jobGroup.id"
 _seen = SeenEpochs()
-"""The epochs seen by this process. For unknown ones the hub must search."""
+"""The epochs seen by this process. For other epochs, the hub must search its journal."""
 
 
 def batch_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> DataSourceArrowWriter:

@@ -80,8 +80,9 @@ class RowReader(DataSourceReader):
         self._kind = options.kind
         self._columns = chosen(options.kind, schema)
         self._wanted = options.row_filter()
-        # A reader that defines pushFilters is refused by Spark while `spark.sql.python.filterPushdown.enabled` is off,
-        # as it is by default. Whether it does is seen from `__func__`; so this one does, and need not be asked.
+        # While `spark.sql.python.filterPushdown.enabled` is off, which is the default, Spark rejects a reader that
+        # overrides pushFilters. Spark detects this by `__func__`. This attribute therefore defines pushFilters without
+        # being detected.
         push = partial(self._push)
         push.__func__ = DataSourceReader.pushFilters  # type: ignore[attr-defined]  # a partial may have attributes
         self.pushFilters = push  # type: ignore[method-assign]

@@ -34,10 +34,10 @@ def messages(
 ) -> DataFrame:
     """The current messages: by number, both ends included, and by a pattern of topics. The order is not defined.
 
-    Later publishes, sealing and joining do not change it. It can be read until `replaced_s` after a
-    file of it was replaced. Damage raises JournalDamaged here, or an error of Spark that names the file when it is
-    read; with `skip_damaged` all files are checked here, and what is bad is left out and told to `on_damage`, by
-    default a line in the log.
+    Later publishing, sealing and joining do not change the result. It can be read until `replaced_s` after one of its
+    files was replaced. Damage raises JournalDamaged here, or an error of Spark that names the file when the file is
+    read. With `skip_damaged` all files are checked here; damaged parts are left out and reported to `on_damage`, by
+    default as a line in the log.
     """
     return _read(spark, journal, row_filter(RowKind.MESSAGES, first, last, topic), skip_damaged, on_damage)
 
@@ -65,7 +65,7 @@ def _read(
     parts: list[DataFrame] = []
     if found.files:
         paths = [for_reading(directory / file.path) for file in found.files]
-        # Pages have checksums: a flipped bit is an error that names the file, and not a wrong row.
+        # Pages have checksums: a flipped bit causes an error that names the file, not a wrong row.
         sealed = spark.read.schema(schema).option(VERIFY, "true").parquet(*paths)
         for condition in asked.conditions:
             sealed = sealed.where(_filter(condition))

@@ -137,7 +137,7 @@ class EnginePart(OwnPart):
                 yield from fitting(layout.of_rows(rows, self._on_damage), self.wanted, self.columns)
 
     def _tell(self, store: OpenLog, removed: list[RemovedEntries]) -> None:
-        """Removed entries are an error, or logged."""
+        """Raise an error for removed entries, or log them if `fail_on_data_loss` is off."""
         for first, last, topic in removed:
             what = f"up to {last - first + 1} entries ({first} to {last}{f' of {topic}' if topic else ''})"
             if self.options.fail_on_data_loss:
@@ -174,7 +174,7 @@ class EngineRange(NamedTuple):
 
 
 def partitions(options: EngineOptions, asked: EngineRange, wanted: RowFilter, names: list[str]) -> list[InputPartition]:
-    """The ranges of entries that contain it."""
+    """Partitions: the ranges of entries that contain the requested messages."""
     if asked.upto <= asked.after:
         return []
     wanted = wanted.between(asked.after + 1, asked.upto)

@@ -44,7 +44,7 @@ class EngineOptions(RowOptions, frozen=True, kw_only=True):
         return self.topics if self.topic == ">" else self.topic
 
     def log(self) -> EngineLog:
-        """Not connected yet."""
+        """The log of the engine, not connected yet."""
         if self.nats:
             where = from_url(self.nats, own=NatsBroker.options)
             try:
@@ -61,7 +61,7 @@ class EngineOptions(RowOptions, frozen=True, kw_only=True):
 
 
 def engine_options(options: Mapping[str, str]) -> EngineOptions | None:
-    """None for options of a journal. Raises InvalidSettings."""
+    """The options for an engine; None if they are for a journal. Raises InvalidSettings."""
     given = {SPELT_BY_SPARK.get(name.lower(), name): value for name, value in options.items()}
     if "nats" not in given and "redis" not in given:
         return None

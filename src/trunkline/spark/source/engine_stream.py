@@ -1,8 +1,8 @@
 """`spark.readStream.format("trunkline")` on an engine: offsets are numbers of messages, in the checkpoint of the query.
 
-An offset {"seq": n, "engine": …, "stream": …, "store": …, "removed": m} says that everything up to n was read, of this
-store: one of another store is refused. The engine does not know its readers, so its retention does not wait for them.
-Entries up to m may have been removed before the query began, and are no loss to it.
+An offset {"seq": n, "engine": …, "stream": …, "store": …, "removed": m} means that everything up to n of this store was
+read. An offset of another store is rejected. The engine does not track readers, so its retention does not wait for
+them. Entries up to m may have been removed before the query began, and are no loss to it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ Offset = dict[str, Any]
 
 
 class EngineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One in a process beside the driver, for as long as the query runs; copies on executors, for `read` alone."""
+    """The reader lives in a Python process of the driver while the query runs.
+
+    Executors get copies, which only `read`.
+    """
 
     def __init__(self, options: EngineOptions, schema: StructType) -> None:
         self._options = options

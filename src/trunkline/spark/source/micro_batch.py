@@ -1,4 +1,4 @@
-"""The end of a micro-batch: the last message, or a maximum number of rows. Rows are counted, as numbers have gaps."""
+"""The end of a micro-batch: the last row, or a maximum number of rows. Rows are counted, because numbers have gaps."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from trunkline.spark.source.spark_schema import KEYS
 
 
 def end_within(reader: Reader, wanted: RowFilter, after: int, last: int, max_rows: int) -> int:
-    """A number up to `last`, with at most `max_rows` wanted rows between `after` and it; beyond `after` if `last` is.
+    """The end of a micro-batch: a number up to `last` with at most `max_rows` selected rows after `after`.
 
-    By topic and number: rows that other conditions leave out count here.
+    The result is greater than `after` if `last` is. Rows are selected by topic and number only: rows that other
+    conditions exclude are counted here.
     """
     taken, end = 0, after
     for head in reader.heads(wanted.kind, after + 1, last, wanted.fits, limit=max_rows):

@@ -20,7 +20,7 @@ class RowKind(StrEnum):
 
 
 class RowOptions(Group, frozen=True, kw_only=True):
-    """`first` and `last` are numbers, both included. `since` and `until` are about a row's own time, `until` excluded.
+    """`first` and `last` are numbers, both included. `since` and `until` limit the time of a row, `until` excluded.
 
     For streams: `start` is where a new query begins: `beginning`, `end`, or the number of its first row; `max_rows`
     bounds a micro-batch.
@@ -50,7 +50,7 @@ class RowOptions(Group, frozen=True, kw_only=True):
 
 
 class SourceOptions(RowOptions, frozen=True, kw_only=True):
-    """For a journal."""
+    """Options for reading a journal."""
 
     journal: str = ""
     path: str = ""
@@ -90,6 +90,6 @@ def row_filter(
     time, factor = ("timestamp_ns", 1000) if kind == RowKind.MESSAGES else ("time", 1)
     for test, text in ((">=", since), ("<", until)):
         if text is not None:
-            # In nanoseconds the numbers of the column end in the year 2262, times in 9999.
+            # Times can go up to the year 9999, but a column of nanoseconds only up to 2262.
             conditions.append(Condition(time, test, max(-FOREVER, min(factor * microseconds(text), FOREVER))))
     return RowFilter(kind, tuple(conditions))

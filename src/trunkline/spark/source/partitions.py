@@ -25,7 +25,7 @@ from trunkline.spark.source.spark_schema import KEYS, arrow
 
 
 class OwnPart(InputPartition):
-    """A partition of ours."""
+    """The base class of partitions that this data source creates."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         raise NotImplementedError

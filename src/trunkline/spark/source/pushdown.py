@@ -35,7 +35,7 @@ OF_TEXT = ("=", "in", "starts")
 
 
 def condition_of(kind: str, given: Filter) -> Condition | None:
-    """None if it is left to Spark."""
+    """The condition for a filter; None if the filter is left to Spark."""
     if not isinstance(given, Known):
         return None
     test = TESTS[type(given)]

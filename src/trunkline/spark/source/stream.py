@@ -1,8 +1,8 @@
 """`spark.readStream.format("trunkline")`: offsets are the numbers of the journal, so sealing changes nothing.
 
-An offset {"seq": n, "journal": identity} says that everything up to n was read, of this journal: one of another journal
-is refused. The journal keeps no note of who reads: a commit is nothing to it, and retention does not wait. What it
-removed before it was read is logged.
+An offset {"seq": n, "journal": identity} means that everything up to n of this journal was read. An offset of another
+journal is rejected. The journal does not track readers: a commit does nothing, and retention does not wait. Rows that
+were removed before they were read are logged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ log = logging.getLogger("trunkline.spark")
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One in a process beside the driver, for as long as the query runs; copies on executors, for `read` alone."""
+    """The reader lives in a Python process of the driver while the query runs.
+
+    Executors get copies, which only `read`.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options

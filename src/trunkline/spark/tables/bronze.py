@@ -88,7 +88,7 @@ TABLES = (MESSAGES, FATES, LETTERS)
 AS_SEALED = {MESSAGES.name: MESSAGES, FATES.name: FATES}
 """The tables that are made of files of the lake."""
 LYING = frozenset({"hour", "journal"})
-"""Columns that are given by the path of a file. They are not in the file."""
+"""Columns whose values are in the path of a file, not in the file."""
 FOLLOWING = LYING | {"placed", "late"}
 """Columns that are not in the files of messages, which have the columns of the lake."""
 
