@@ -31,7 +31,7 @@ class RestartLimit:
 
 
 class AutoRestart:
-    """Starts a new process when the old one has ended. Beyond the limit the kernel is lost."""
+    """Starts a new process when the old one has ended. When the limit is reached, the kernel counts as dead."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -56,7 +56,7 @@ class AutoRestart:
         try:
             await self._kernel.restart_dead(how)
         except TrunklineError as error:
-            # It died while it started, or does not answer: this counts as its next end.
+            # The new process died while it started, or does not answer. This counts as another unexpected end.
             self._starting = False
             self.exited(str(error))
         finally:

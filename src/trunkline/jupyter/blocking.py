@@ -47,7 +47,7 @@ class BlockingExecution:
         return self._thread.call(as_coroutine(lambda: read(self._execution)))
 
     def result(self, timeout_s: float | None = None, *, raise_on_timeout: bool = False) -> Result:
-        """The result, when it is complete; after `timeout_s` what has arrived so far, or an ExecutionTimeout."""
+        """The complete result. After `timeout_s`, the partial result, or ExecutionTimeout with `raise_on_timeout`."""
         return self._thread.call(self._execution.result(timeout_s, raise_on_timeout=raise_on_timeout))
 
     def replied(self, timeout_s: float | None = None) -> KernelMessage | None:
@@ -341,7 +341,7 @@ class BlockingKernel:
 
 
 def _in_thread(callback: Callable[..., object], *arguments: object) -> None:
-    """In the thread of the event loop, a callback could not wait for the kernel."""
+    """Run a callback in its own thread: in the thread of the event loop, it could not wait for the kernel."""
 
     def call() -> None:
         try:

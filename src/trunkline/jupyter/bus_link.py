@@ -21,9 +21,9 @@ log = logging.getLogger("trunkline.jupyter")
 
 
 class BusLink:
-    """With a `name` or a `start` the subscription is durable: it continues where it ended, or begins at `start`.
+    """A link with a `name` or a `start` has a durable subscription: it continues where it ended, or begins at `start`.
 
-    One with a `start` and without a name is forgotten when the link is closed.
+    A durable subscription without a name is deleted when the link is closed.
     """
 
     def __init__(

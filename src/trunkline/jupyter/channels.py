@@ -25,7 +25,7 @@ class KernelChannel(Stream):
         custody = Custody(box, lease_s=30.0, retry=Retry(), chance=world.random, on_dead=lambda *_: None)
         super().__init__(box, custody, ack=False)
         self._owner = owner
-        """Kept alive as long as the channel is read."""
+        """A reference that keeps the owner alive as long as the channel is read."""
 
     async def recv(self, timeout_s: float | None = None) -> KernelMessage | None:
         return cast("KernelMessage | None", await super().recv(timeout_s))
@@ -64,7 +64,7 @@ def put(box: Inbox, message: KernelMessage) -> None:
     try:
         box.offer(message)
     except InboxFull:
-        # Counted there. A kernel cannot be refused.
+        # The inbox has counted it. A kernel cannot be made to wait.
         return
 
 

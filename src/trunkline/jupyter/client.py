@@ -142,15 +142,15 @@ class KernelClient:
         log.warning("kernel %s: %s (%s)", self.id, why, fault.value)
 
     def died_while_starting(self, how: str) -> None:
-        """Its process ended before it answered."""
+        """Called when the process of the kernel ended before the kernel answered."""
         self._handshake.lost(how)
 
     def heart_beats(self) -> None:
-        """A heartbeat was answered: the process lives."""
+        """Called when a heartbeat was answered: the process is alive."""
         self._handshake.process_lives = True
 
     def lost(self, how: str) -> None:
-        """The kernel is gone. All waiting requests fail at once."""
+        """Called when the kernel is gone. All waiting requests fail immediately."""
         if self.dead is not None or self.closed:
             return
         self.dead = how
@@ -163,7 +163,7 @@ class KernelClient:
         self.gone.set()
 
     def _notice(self, state: str, message: KernelMessage) -> None:
-        """The new state of the kernel; the client that shares it also reports its end."""
+        """Record the new state of the kernel. The client that shares the kernel also publishes its end."""
         if message.parent.msg_id or state not in (DEAD, RESTARTING):
             self.state = state
         elif state == DEAD:

@@ -24,7 +24,7 @@ from trunkline.jupyter.wire import KernelMessage
 log = logging.getLogger("trunkline.jupyter")
 
 GRACE_S: Final = 0.5
-"""How long the second end of an execution may take to follow the first."""
+"""How long after the first end of an execution the second may arrive."""
 MAX_GRACE_S: Final = 30.0
 ENDS: Final = 2
 """The two ends of a request: its reply, and its idle status."""
@@ -45,7 +45,7 @@ class CompletionCheck:
         """The time of the check, by request."""
 
     def notice(self, message: KernelMessage) -> None:
-        """One of the two ends of a request has arrived. Its execution already has it."""
+        """Called when the reply or the idle status of a request has arrived, after its execution has received it."""
         if message.header.msg_type == REPLY or message.parent.msg_type == REQUEST:
             self.expect(message.request_id or "")
 
@@ -68,7 +68,7 @@ class CompletionCheck:
             await self._ask_until_complete(request_id)
 
     async def _ask_until_complete(self, request_id: str) -> None:
-        """Until the kernel has answered the later request, or the execution is no longer needed."""
+        """Repeat the check request until the kernel has answered it, or the execution is no longer needed."""
         grace_s = GRACE_S
         while (execution := self._router.open_execution(request_id)) is not None:
             # Not referenced while waiting: it may be dropped, and the kernel may be busy for a long time.

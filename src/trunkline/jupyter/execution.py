@@ -33,8 +33,8 @@ class ExecutionKeeper(Protocol):
 class Execution:
     """One request. It collects the kernel's messages about it; the caller reads the channels, or waits for the result.
 
-    `who` names the client that asked, if that was another one. An execution of another client is complete when it is
-    idle: its reply goes to that client alone.
+    `who` is the name of the client that sent the request, if it was another client. An execution of another client is
+    complete when the kernel is idle: the reply goes to that client only.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Execution:
     # Receiving
 
     def take(self, message: KernelMessage) -> bool:
-        """A message of this request; True when it is complete."""
+        """Add a message of this request. Returns True if the execution is now complete."""
         if message.socket != IOPUB:
             return self._take_word(message)
         kind = message.header.msg_type
@@ -113,7 +113,7 @@ class Execution:
         return False
 
     def show(self, message: KernelMessage) -> None:
-        """Output is displayed, changed, or cleared."""
+        """Apply a message that displays, changes or clears output."""
         content = message.content
         match message.header.msg_type:
             case "display_data":
@@ -125,7 +125,7 @@ class Execution:
                     self.outputs.update(display_id, content)
 
     def capture(self, outputs: Outputs) -> None:
-        """Redirect its outputs to these."""
+        """Redirect the outputs of this execution to `outputs`."""
         self._captures.append(outputs)
         self._sink = outputs
 
@@ -136,11 +136,11 @@ class Execution:
         self._sink = self._captures[-1] if self._captures else self.outputs
 
     def update_shown(self, message: KernelMessage) -> None:
-        """Another execution has changed a display of this one."""
+        """Apply a change that another execution made to a display of this one."""
         (self.take_late if self.complete else self.show)(message)
 
     def take_late(self, message: KernelMessage) -> None:
-        """A message after completion: from a thread that continued, or a changed display."""
+        """Add a message that arrived after completion: from a thread that continued, or a changed display."""
         self._late += 1
         put(self._boxes.get(LATE) or self._box(LATE), message)
         match CHANNEL_OF.get(message.header.msg_type):
@@ -244,12 +244,12 @@ class Execution:
 
     @property
     def status(self) -> KernelChannel:
-        """Busy, idle, starting."""
+        """Status messages: busy, idle, starting."""
         return self.channel(STATUS)
 
     @property
     def execution(self) -> KernelChannel:
-        """The code as the kernel received it, its result, its error."""
+        """The code as the kernel received it, its result, and its error."""
         return self.channel(EXECUTION)
 
     @property
@@ -292,12 +292,12 @@ class Execution:
         return tuple(missing)
 
     async def result(self, timeout_s: float | None = None, *, raise_on_timeout: bool = False) -> Result:
-        """The result, when it is complete; after `timeout_s` or its own time limit, what has arrived so far.
+        """The complete result. After `timeout_s`, or the time limit of the execution, the partial result.
 
-        If its reply or its idle status is lost on the way, that is noticed a second after the other: `result.lost`.
-        Raises KernelDied or KernelRestarted if the kernel is gone, and with `raise_on_timeout` ExecutionTimeout if it
-        is not complete in time; each has the partial result. An error of the executed code is not raised here: see
-        `result.error`, or call `result.check()`.
+        If the reply or the idle status is lost in transit, this is detected about a second after the other arrived, and
+        `result.lost` is true. Raises KernelDied or KernelRestarted if the kernel is gone, and with `raise_on_timeout`
+        ExecutionTimeout if it is not complete in time; each has the partial result. An error of the executed code is
+        not raised here: see `result.error`, or call `result.check()`.
         """
         began_s = self._loop.time()
         await self._wait(self.ended, timeout_s)
@@ -317,7 +317,10 @@ class Execution:
         return self.reply
 
     async def _wait(self, future: asyncio.Future[None], timeout_s: float | None) -> None:
-        """Until it is done, or `timeout_s` or the time limit is over; the limit may be extended meanwhile."""
+        """Wait until the future is done, or until `timeout_s` or the time limit is over.
+
+        The limit may be extended meanwhile.
+        """
         own_s = math.inf if timeout_s is None else self._loop.time() + timeout_s
         while not future.done():
             left_s = min(self._deadline_s, own_s) - self._loop.time()

@@ -59,11 +59,11 @@ class Handshake:
         return f"{iopub}. Check what it wrote to stderr, or raise start_timeout_s"
 
     def bad_signature(self) -> None:
-        """A message was signed with another key."""
+        """Called when a message was signed with another key."""
         self._wrong_key = True
 
     def lost(self, how: str) -> None:
-        """The kernel died during the handshake."""
+        """Called when the kernel died during the handshake."""
         self.died = how
         self.iopub_live.set()
 

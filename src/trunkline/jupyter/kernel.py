@@ -45,7 +45,7 @@ SUBSHELLS: Final = "kernel subshells"
 
 
 class Life(msgspec.Struct, frozen=True):
-    """Operations on a kernel whose process we have started."""
+    """Operations on the process of a kernel that was started here."""
 
     interrupt: Callable[[], Awaitable[None]]
     restart: Callable[[], Awaitable[None]]
@@ -134,9 +134,9 @@ class Kernel:
         """Execute code: `execution = await kernel.execute(code)`, or `async with kernel.execute(code) as …`.
 
         The time limit is `timeout_s` (300 s by default, `math.inf` for none). With `on_input`, the code may ask for
-        input; a plain function is called in a thread of its own and may block. Messages of a higher priority are handed
-        out first. `where` gives channels a filter on what is in their messages:
-        `{"stream": "payload.content.name == 'stderr'"}`; the result has everything all the same.
+        input; a plain function is called in its own thread and may block. Messages of executions with a higher
+        `priority` are delivered first. `where` sets filters on the content of messages, by channel: `{"stream":
+        "payload.content.name == 'stderr'"}`; the result is not filtered.
         """
         content = {
             "code": code,
@@ -195,7 +195,9 @@ class Kernel:
         return await self.ask("inspect_request", content, **options)
 
     async def history(self, n: int = 100, *, output: bool = False, raw: bool = True, **more: Any) -> Mapping[str, Any]:
-        """What was executed: the last `n`, or what `more` says (`hist_access_type`, `pattern`, `session`, …)."""
+        """The execution history: the last `n` entries, or those that `more` selects (`hist_access_type`, `pattern`,
+        `session`, …).
+        """
         content = {"hist_access_type": "tail", "n": n, "output": output, "raw": raw, **more}
         return await self.ask("history_request", content)
 
@@ -214,8 +216,7 @@ class Kernel:
         return await self.ask("debug_request", content, socket=CONTROL, **options)
 
     def resume(self, request_id: str, timeout_s: float | None = None) -> Execution:
-        """Register a request that was sent before, or by hand: messages that have already arrived are claimed, in
-        order."""
+        """Register a request that was already sent. Its messages that have already arrived are claimed, in order."""
         return self.client.resume(request_id, self._patience_s(timeout_s))
 
     # Subshells
@@ -224,7 +225,8 @@ class Kernel:
     async def subshell(self) -> AsyncIterator[str]:
         """`async with kernel.subshell() as subshell_id`: a thread of the kernel that answers while a cell runs.
 
-        Pass the id to `execute`, `ask`, `complete` and the other questions. Raises Unsupported if the kernel has none.
+        Pass the id to `execute`, `ask`, `complete` and other requests. Raises Unsupported if the kernel has no
+        subshells.
         """
         subshell_id = await self.create_subshell()
         try:
@@ -275,7 +277,7 @@ class Kernel:
     # Receiving
 
     def lost(self, how: str) -> None:
-        """The kernel is gone. All waiting requests fail at once."""
+        """Called when the kernel is gone. All waiting requests fail immediately."""
         self.client.lost(how)
 
     async def death(self) -> str:
@@ -288,7 +290,8 @@ class Kernel:
         self.client.publish(self.client.compose(request.socket, msg_type, content, parent=request.header))
 
     def subscribe(self, pattern: str = EVERYTHING, **options: Unpack[DeliveryOptions]) -> Subscription:
-        """`async with kernel.subscribe() as messages`: all messages of the kernel, before their requests get them.
+        """`async with kernel.subscribe() as messages`: all messages of the kernel, delivered before their requests
+        receive them.
 
         `pattern` is of topics `kernel.<id>.<socket>.<message type>`; `where` filters by content.
         """
@@ -300,7 +303,7 @@ class Kernel:
 
     @property
     def orphans(self) -> OrphanBox:
-        """Messages that belong to no known request (yet)."""
+        """Messages whose request is not known, or not known yet."""
         return self.router.orphans
 
     @property

@@ -8,7 +8,7 @@ from typing import Literal, TypedDict
 
 
 class LaunchOptions(TypedDict, total=False):
-    """All optional."""
+    """The options for starting a kernel. All are optional."""
 
     cwd: str | Path | None
     env: dict[str, str] | None
@@ -16,7 +16,7 @@ class LaunchOptions(TypedDict, total=False):
     transport: Literal["tcp", "ipc"] | None
     """`ipc`: unix sockets, no ports; the default for ipykernel. `tcp`: the default for all others."""
     arguments: Sequence[str]
-    """More words for the command line of the kernel."""
+    """Additional arguments for the command line of the kernel."""
     keep_history: bool
     """Whether IPython writes executed code to the user's history file; by default it is kept in memory."""
     on_launch: Callable[[], object]

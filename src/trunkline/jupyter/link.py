@@ -11,13 +11,13 @@ class KernelReceiver(Protocol):
     """The receiver of a link's messages. It is called in the thread of the event loop."""
 
     def take(self, messages: list[KernelMessage]) -> None:
-        """Messages, in order."""
+        """Receive messages, in order."""
 
     def count_fault(self, fault: Fault, why: str) -> None:
         """Count frames that are not a message."""
 
     def lost(self, how: str) -> None:
-        """The kernel is gone."""
+        """Called when the kernel is gone."""
 
 
 class KernelLink(Protocol):

@@ -1,4 +1,4 @@
-"""The kinds of messages in Jupyter's protocol, which channel of an execution each goes to, and on which topic.
+"""The message types of Jupyter's protocol, with the channel of an execution and the topic for each.
 
 A kernel's traffic is published on `kernel.<id>.<socket>.<message type>`, as on its sockets.
 """

@@ -68,7 +68,7 @@ class Tracing:
         self._open: dict[str, str] = {}
 
     def begin(self, request: KernelMessage, execution: Execution) -> None:
-        """Called before it is sent."""
+        """Start the span of a request. Called before the request is sent."""
         span = self._tracer.start_span(
             f"kernel {request.msg_type}",
             kind=self._trace.SpanKind.CLIENT,

@@ -84,8 +84,8 @@ async def run_notebook(
     """Execute all code cells, in order, and write their outputs into the notebook.
 
     A cell that fails ends the run, unless `allow_errors`, `allow_error_names` or the tag `raises-exception` allows it.
-    A cell that takes longer than `timeout_s` (by default there is no limit) is interrupted, and ends the run too.
-    The next cell is sent as soon as the kernel has replied: outputs find their cells by themselves, also late ones.
+    A cell that takes longer than `timeout_s` (by default there is no limit) is interrupted, and ends the run too. The
+    next cell is sent as soon as the kernel has replied; outputs that arrive later are still stored in the right cell.
     Raises KernelDied if the kernel dies; the notebook then has the outputs so far.
     """
     return await NotebookRunner(kernel, notebook, options, progress).run()
@@ -178,7 +178,10 @@ class NotebookRunner:
                 await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _execute(self, place: int, cell: Cell, widgets: WidgetStates) -> None:
-        """Execute one cell: until the kernel has replied, or until its outputs are complete, if they are needed."""
+        """Execute one cell.
+
+        Returns when the kernel has replied, or, if the outputs are needed, when they are complete.
+        """
         await self._call("on_cell_execute", cell=cell, cell_index=place)
         limit_s = self._limit_s(cell)
         execution = self._executions[place] = await self._kernel.execute(
@@ -210,7 +213,7 @@ class NotebookRunner:
             self._failed = place
 
     async def _stop(self, execution: Execution) -> None:
-        """The cell took too long: interrupt the kernel, and wait briefly for its reply."""
+        """Interrupt the kernel because the cell took too long, and wait briefly for its reply."""
         await self._kernel.interrupt()
         execution.extend(self._kernel.settings.shutdown_timeout_s)
         await execution.result()

@@ -35,7 +35,7 @@ class ReplyHook(Protocol):
 
 
 class NotebookOptions(TypedDict, total=False):
-    """All optional."""
+    """The options for running a notebook. All are optional."""
 
     allow_errors: bool
     """Continue after a cell that fails."""
@@ -54,7 +54,9 @@ class NotebookOptions(TypedDict, total=False):
     parameters: Mapping[str, Any]
     """Values for the variables of the cell with the tag `parameters`, set in a cell after it, as papermill does."""
     coalesce_streams: bool
-    """Merge all output of a cell on stdout into one, and that on stderr, even if it displays something in between."""
+    """Merge all stdout of a cell into one output, and all stderr into another, even if there are displays in
+    between.
+    """
     record_timing: bool
     """Store the execution times in the metadata of a cell; True by default."""
     store_widget_state: bool
@@ -63,16 +65,16 @@ class NotebookOptions(TypedDict, total=False):
     """Whether the kernel adds the cells to its history; True by default."""
     on_notebook_start: NotebookHook
     on_notebook_complete: NotebookHook
-    """Also after an error."""
+    """Called after the run, also after an error."""
     on_notebook_error: NotebookHook
-    """When the run is ended by an error of the kernel."""
+    """Called when an error of the kernel ends the run."""
     on_cell_start: CellHook
-    """Before every cell, whether it has code or not."""
+    """Called before every cell, including cells without code."""
     on_cell_execute: CellHook
-    """Before a cell is sent to the kernel."""
+    """Called before a cell is sent to the kernel."""
     on_cell_complete: CellHook
-    """After a cell was sent to the kernel."""
+    """Called after a cell was sent to the kernel."""
     on_cell_executed: ReplyHook
-    """When its outputs are complete and in the cell."""
+    """Called when the outputs of a cell are complete and stored in the cell."""
     on_cell_error: ReplyHook
-    """After `on_cell_executed`, if it failed."""
+    """Called after `on_cell_executed` if the cell failed."""

@@ -48,7 +48,7 @@ class OpenExecution:
 
     @property
     def execution(self) -> Execution | None:
-        """None if it was dropped a moment ago."""
+        """The execution; None if it has been garbage-collected."""
         return self._execution()
 
     def accepts(self, message: Message) -> bool:

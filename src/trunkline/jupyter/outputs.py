@@ -70,9 +70,10 @@ class OutputEntry:
 
 
 class Outputs:
-    """The outputs of one execution, in order. Texts of one stream that follow each other are one output.
+    """The outputs of one execution, in order. Consecutive texts of one stream form one output.
 
-    Of more than `max_bytes` the beginning and the end are kept, half of it each, with a notice between them.
+    If the outputs exceed `max_bytes`, only their beginning and end are kept, half of the limit each, with a notice
+    between them.
     """
 
     __slots__ = ("_clear", "_entries", "_max_bytes", "_missing", "_on_change", "_tail", "bytes", "truncated")
@@ -198,7 +199,7 @@ class Outputs:
         self.bytes = 0
 
     def snapshot(self) -> list[Output]:
-        """Copies of the outputs so far, without our display ids."""
+        """Copies of the outputs so far, without internal display ids."""
         found = [entry.finished() for entry in self._entries]
         if self._missing:
             text = f"[{self._missing:,} bytes of output were left out here: max_output_bytes is {self._max_bytes:,}]\n"

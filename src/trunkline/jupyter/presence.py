@@ -93,7 +93,7 @@ async def shared_kernels(bus: Bus, *, within_s: float = ANSWER_S) -> list[Shared
 
 
 async def check_shared(bus: Bus, kernel_id: str) -> None:
-    """Raise KernelNotStarted if this kernel is not shared, as far as the broker knows."""
+    """Raise KernelNotStarted if the broker reports that this kernel is not shared."""
     topic = ask_for(kernel_id)
     try:
         await bus.publish(topic)

@@ -1,4 +1,4 @@
-"""The process of a kernel that we start with jupyter_client: watch, interrupt, restart and end it."""
+"""The process of a kernel, started with jupyter_client: watching, interrupting, restarting and ending it."""
 
 from __future__ import annotations
 
@@ -127,7 +127,10 @@ class Process:
 
 
 def _runtime_dir() -> str | None:
-    """Created if it is missing; None if that is not permitted. Then the connection file is a temporary one."""
+    """Jupyter's runtime directory, created if it is missing.
+
+    None if that is not permitted: the connection file is then a temporary one.
+    """
     place: str = jupyter_runtime_dir()
     try:
         os.makedirs(place, mode=0o700, exist_ok=True)
@@ -138,7 +141,7 @@ def _runtime_dir() -> str | None:
 
 
 async def _launched(manager: AsyncKernelManager, options: dict[str, Any]) -> None:
-    """Start the process. If it is cancelled, nothing is left behind."""
+    """Start the process. If the call is cancelled, nothing is left behind."""
     starting = asyncio.ensure_future(manager.start_kernel(**options))
     try:
         await asyncio.shield(starting)
@@ -152,7 +155,7 @@ async def _launched(manager: AsyncKernelManager, options: dict[str, Any]) -> Non
 def _transport(manager: AsyncKernelManager) -> str:
     """Unix sockets if possible: they need no ports, and only this user can read the traffic.
 
-    TCP needs encryption for that, which costs a seventh of the processor time of a notebook of short cells.
+    TCP would need encryption for this, which takes a seventh of the processor time of a notebook with short cells.
     """
     return "ipc" if _fits(manager) and _is_ipykernel(manager) else "tcp"
 

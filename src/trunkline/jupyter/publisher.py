@@ -24,8 +24,8 @@ MAX_BATCH: Final = 1000
 class KernelPublisher:
     """Publishes in its own task: neither the kernel nor its requests wait for the bus.
 
-    Messages that follow each other on one topic are one batch; the next topic waits for it, so that the order is that
-    of the kernel also where it is stored.
+    Consecutive messages on one topic form one batch. The next topic waits for it, so that the stored order is the order
+    of the kernel, too.
     """
 
     def __init__(self, bus: Bus, session: str, max_waiting: int) -> None:
@@ -36,7 +36,7 @@ class KernelPublisher:
         self._task: asyncio.Task[None] | None = None
         self.published = 0
         self.lost = 0
-        """Messages that were not published: the bus refused them, or was too slow."""
+        """The number of messages that were not published, because the bus rejected them or was too slow."""
 
     def put(self, message: KernelMessage, trace: str | None = None) -> None:
         if len(self._waiting) >= self._max_waiting:

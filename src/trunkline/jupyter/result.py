@@ -15,7 +15,7 @@ REPLY = "the execute_reply"
 
 
 class CodeFailure(msgspec.Struct, frozen=True):
-    """The error the code raised."""
+    """The error that the code raised."""
 
     ename: str
     evalue: str
@@ -23,7 +23,7 @@ class CodeFailure(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> CodeFailure:
-        """From the kernel's message."""
+        """Read the error from the kernel's message."""
         trace = content.get("traceback")
         lines = tuple(str(line) for line in trace) if isinstance(trace, list) else ()
         return cls(str(content.get("ename", "")), str(content.get("evalue", "")), lines)

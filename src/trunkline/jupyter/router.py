@@ -37,7 +37,7 @@ from trunkline.topic import matches
 log = logging.getLogger("trunkline.jupyter")
 
 MAX_OTHERS: Final = 1000
-"""Executions of other clients that are kept."""
+"""The maximum number of executions of other clients that are kept."""
 
 BY_ID: Final = frozenset(
     {"comm_open", "comm_msg", "comm_close", "update_display_data", "display_data", "execute_result"}
@@ -46,7 +46,7 @@ BY_ID: Final = frozenset(
 TO_COMM: Final = "to its comm"
 TO_SHOWN: Final = "to the executions that display it"
 MAX_ISSUED: Final = 10_000
-"""Ids of own messages that are remembered."""
+"""The maximum number of remembered ids of messages that this client sent."""
 
 
 class Routed(msgspec.Struct):
@@ -61,7 +61,7 @@ class Routed(msgspec.Struct):
 
 
 class KernelRouter:
-    """Used in the thread of one event loop. Times are arguments, and nothing here waits."""
+    """Routes messages in the thread of one event loop. Times are arguments, and no method waits."""
 
     def __init__(self, kernel_id: str, session: str, world: World, settings: KernelSettings) -> None:
         self.kernel_id = kernel_id
@@ -99,7 +99,7 @@ class KernelRouter:
         self.requests.open(OpenExecution(execution, self.session, topic, (now_s, timeout_s), self._dropped))
 
     def issued(self, request_id: str) -> None:
-        """Remember the id of an own message: answers may arrive early, but are valid."""
+        """Remember the id of a message that this client sends. Its answers are valid even if they arrive early."""
         self._issued[request_id] = None
         if len(self._issued) > MAX_ISSUED:
             self._issued.popitem(last=False)
@@ -141,7 +141,7 @@ class KernelRouter:
         self._ranked.pop(request_id, None)
 
     def _dropped(self, request_id: str) -> None:
-        """The execution was garbage-collected without being closed."""
+        """Called when an execution was garbage-collected without being closed."""
         if request_id not in self.requests:
             return
         self._end(request_id, Why.DROPPED)
@@ -164,7 +164,7 @@ class KernelRouter:
             execution.release(outputs)
 
     def fail_all(self, error: Callable[[], KernelError]) -> None:
-        """The kernel is gone: end all open requests, each with its own error."""
+        """End all open requests because the kernel is gone, each with its own error."""
         for pending in self.requests:
             self._end(pending.request_id, Why.CLOSED)
             pending.fail(error())
@@ -198,7 +198,7 @@ class KernelRouter:
             try:
                 inbox.offer(message)
             except InboxFull:
-                # Counted in its account: a kernel cannot be refused.
+                # The account has counted it. A kernel cannot be made to wait.
                 continue
 
     # Messages
@@ -228,7 +228,7 @@ class KernelRouter:
         return -self._ranked.get(message.request_id or "", NORMAL)
 
     def _by_id(self, message: KernelMessage) -> str:
-        """Pass it to the comm or the displays that it names. Returns the receiver, in words."""
+        """Pass a message to the comm or the displays that it names. Returns a description of the receiver."""
         kind = message.header.msg_type
         if kind.startswith("comm_"):
             return TO_COMM if self.comms.take(message) else ""
@@ -242,7 +242,7 @@ class KernelRouter:
             return ""
         showing = list(self._owners.get(display_id, ()))
         for execution in showing:
-            # The execution that sent it gets it by its request.
+            # The execution that sent the request gets the message by its request id.
             if execution.id != message.request_id:
                 execution.update_shown(message)
         return TO_SHOWN if showing else ""
@@ -257,7 +257,7 @@ class KernelRouter:
         return self.open_execution(request_id)
 
     def _homeless(self, message: KernelMessage, now_s: float, tracing: bool, also: str) -> None:
-        """No open request takes it; `also` names receivers that have it already."""
+        """Handle a message that belongs to no open request. `also` names receivers that already have it."""
         request_id = message.request_id
         late = self._late.get(request_id) if request_id is not None else None
         if also == TO_COMM:
@@ -296,7 +296,7 @@ class KernelRouter:
         return f"orphan: {why.value}"
 
     def _attribute(self, message: KernelMessage, now_s: float) -> None:
-        """Attribute it to the other client of this kernel that sent the request."""
+        """Assign a message to the other client of this kernel that sent its request."""
         request_id = message.request_id or ""
         asking = message.type is MessageType.REQUEST
         execution = self.others.get(request_id)
@@ -366,7 +366,10 @@ class KernelRouter:
 
     @property
     def orphans(self) -> OrphanBox:
-        """Messages without a known request (yet). They can be searched, and are claimed by their request."""
+        """Messages whose request is not known yet.
+
+        They can be searched, and are claimed when the request is registered.
+        """
         return self.requests.orphans
 
     def close(self) -> None:

@@ -64,7 +64,7 @@ class JupyterServer:
         world: World | None = None,
         tracing: Tracing | None = None,
     ) -> AwaitableContext[Kernel]:
-        """`async with server.start_kernel("python3") as kernel`: a new kernel there, ended with the block."""
+        """`async with server.start_kernel("python3") as kernel`: a new kernel on the server, ended with the block."""
         if not str(name or "").strip():
             raise UsageError(f"a kernel is started by the name of its kernelspec, such as 'python3', not {name!r}")
         opening = KernelOpening(bus, share, settings or KernelSettings(), world or World(), tracing)

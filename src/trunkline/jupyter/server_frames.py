@@ -1,4 +1,4 @@
-"""Messages on the websocket of a Jupyter server or gateway: bytes to frames of Jupyter's and back. Pure.
+"""Messages on the websocket of a Jupyter server or gateway: conversion between bytes and Jupyter frames. Pure.
 
 Newer servers speak `v1.kernel.websocket.jupyter.org`: the channel and the parts of a message, with a table of offsets
 before them. Older ones speak JSON, or, with buffers, a table of offsets, JSON and the buffers.
@@ -27,7 +27,7 @@ def write_v1(channel: str, parts: Sequence[bytes]) -> bytes:
 
 
 def read_v1(data: bytes) -> tuple[str, list[bytes]]:
-    """The channel, and frames as a socket without a key would have brought them. Raises Unreadable."""
+    """The channel, and the frames in the form of an unsigned ZeroMQ message. Raises Unreadable."""
     try:
         (count,) = _NUMBER.unpack_from(data)
         if not 2 <= count <= len(data) // 8:
@@ -40,7 +40,7 @@ def read_v1(data: bytes) -> tuple[str, list[bytes]]:
 
 
 def write_legacy(message: KernelMessage) -> str | bytes:
-    """JSON; with buffers, offsets, JSON and the buffers."""
+    """The message as JSON. With buffers: a table of offsets, the JSON text and the buffers."""
     parent = message.parent
     whole: dict[str, Any] = {
         "channel": message.socket,
@@ -59,7 +59,7 @@ def write_legacy(message: KernelMessage) -> str | bytes:
 
 
 def read_legacy(data: str | bytes) -> tuple[str, list[bytes]]:
-    """As `read_v1`, of what older servers send. Raises Unreadable."""
+    """As `read_v1`, for the format of older servers. Raises Unreadable."""
     buffers: list[bytes] = []
     try:
         if isinstance(data, bytes):

@@ -28,11 +28,14 @@ PING_S: Final = 20.0
 NOTICE_S: Final = 3.0
 """How long a server may take to notice that a connection is gone."""
 PAUSES_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
-"""Between attempts to connect again; then the last one."""
+"""The pauses between attempts to reconnect. The last one is repeated."""
 
 
 class ServerLink:
-    """While the connection is lost, the server keeps the kernel's messages for the session that reconnects."""
+    """A link over a websocket.
+
+    While the connection is lost, the server keeps the kernel's messages for this session.
+    """
 
     def __init__(
         self,
@@ -131,10 +134,11 @@ class ServerLink:
         return False
 
     async def _until_noticed(self) -> None:
-        """Return when the server has noticed the loss, or after a moment: others may be connected to the kernel.
+        """Wait until the server has noticed the lost connection, or for NOTICE_S.
 
-        From then on it keeps what the kernel says. If the next connection came before that, it would keep nothing, and
-        what the kernel says between the end of the old and the beginning of the new one would be lost.
+        Others may be connected to the kernel. From then on, the server keeps the kernel's messages. If the next
+        connection came before that, the server would keep none, and messages between the end of the old connection and
+        the start of the new one would be lost.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + NOTICE_S

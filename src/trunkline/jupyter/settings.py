@@ -10,16 +10,16 @@ from trunkline.settings import Group, Orphans
 class KernelSettings(Group, frozen=True, kw_only=True):
     """Limits and timeouts of one kernel's client.
 
-    An execution ends after `request_timeout_s`, unless it sets a limit of its own. Every `cleanup_interval_s`, requests
+    An execution ends after `request_timeout_s`, unless it sets another limit. Every `cleanup_interval_s`, requests
     past their time limit and old orphans are removed. Output that arrives up to `late_s` after an execution was
     complete (of a thread that continues to print) still belongs to it.
 
     Each channel of an execution keeps `channel_capacity` unread messages; `channel_overflow` says which are dropped
     beyond that. The output of an execution is kept up to `max_output_bytes`, the rest is counted.
 
-    A kernel has `start_timeout_s` to answer after its start, and is asked every `nudge_s` meanwhile. One that was not
-    started here is dead when it has not answered a heartbeat for `heartbeat_timeout_s`. One that was started with
-    `autorestart` is restarted up to `restarts` times within `restarts_within_s`.
+    A kernel must answer within `start_timeout_s` after its start; until then, a request is sent every `nudge_s`. A
+    kernel that was not started here counts as dead when it has not answered a heartbeat for `heartbeat_timeout_s`. A
+    kernel that was started with `autorestart` is restarted up to `restarts` times within `restarts_within_s`.
     """
 
     request_timeout_s: float = 300.0

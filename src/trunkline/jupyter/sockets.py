@@ -58,13 +58,13 @@ class KernelConnection(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> KernelConnection:
-        """From what jupyter_client knows of a kernel."""
+        """Read the connection from the connection info of jupyter_client."""
         known = {name: info[name] for name in cls.__struct_fields__ if info.get(name) is not None}
         known |= {name: value.decode() for name, value in known.items() if isinstance(value, bytes)}
         return msgspec.convert(known, cls)
 
     def protect(self, socket: Socket) -> None:
-        """Encrypt if the kernel does. The connection file has the keys of both sides."""
+        """Enable encryption on a socket if the kernel uses it. The connection file has the keys of both sides."""
         if self.curve_publickey:
             socket.curve_serverkey = socket.curve_publickey = self.curve_publickey.encode()
             socket.curve_secretkey = self.curve_secretkey.encode()
@@ -75,7 +75,10 @@ class KernelConnection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SocketLink:
-    """After closing, the last messages are sent within `linger_s`; 0 if the kernel ends before."""
+    """A link over ZeroMQ sockets.
+
+    After closing, unsent messages are sent for up to `linger_s`; use 0 if the kernel ends first.
+    """
 
     def __init__(
         self, kernel_id: str, connection: KernelConnection, session: str, world: World, *, linger_s: float = 1.0
@@ -99,8 +102,9 @@ class SocketLink:
             self.connection.protect(socket)
             if name == IOPUB:
                 socket.setsockopt(zmq.SUBSCRIBE, b"")
-                # A kernel welcomes each new topic, and all others have subscribed to everything before: with a topic of
-                # its own a client is always welcomed, and sees by that which key the kernel signs with.
+                # A kernel sends a welcome message for each new subscription topic. Other clients subscribe to
+                # everything. With a unique topic, this client always gets a welcome message, and can check which key
+                # the kernel signs with.
                 socket.setsockopt(zmq.SUBSCRIBE, self._identity)
             else:
                 # The same identity on all sockets: a kernel requests input on stdin from the identity that sent the
@@ -153,9 +157,10 @@ class SocketLink:
         self._watches[message.socket].check()
 
     async def _input_connected(self) -> None:
-        """Each socket connects by itself, and again a moment later if it came too early.
+        """Wait until the input socket is connected. Each socket connects separately, and retries if the kernel does not
+        listen yet.
 
-        A kernel that asks for input on one that is not there yet asks nobody, and waits for ever.
+        If a kernel requests input before this socket is connected, the request is lost and the kernel waits for ever.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + CONNECT_S

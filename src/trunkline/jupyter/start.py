@@ -44,8 +44,8 @@ def start_kernel(
 ) -> AwaitableContext[Kernel]:
     """`async with start_kernel("python3") as kernel`: a new kernel of any language, ended with the block.
 
-    With a `bus`, its traffic is published on `kernel.<id>.>`; with `share`, others on that bus may use it. `launch` is
-    how its process is started: see LaunchOptions. Raises KernelNotStarted.
+    With a `bus`, its traffic is published on `kernel.<id>.>`; with `share`, others on that bus may use it. `launch` has
+    options for its process: see LaunchOptions. Raises KernelNotStarted.
     """
     if not str(name or "").strip():
         raise UsageError(
@@ -110,8 +110,8 @@ def attach(
 ) -> AwaitableContext[Kernel]:
     """`async with attach("kernel-42.json") as kernel`: a running kernel, which keeps running after the block.
 
-    The connection file is a path, or a name or a part of one as `jupyter --runtime-dir` has it; the newest if none is
-    given.
+    The connection file is a path, or a file name or a part of it in the directory of `jupyter --runtime-dir`. The
+    default is the newest file.
     """
     given = KernelOpening(bus, share, settings or KernelSettings(), world or World(), tracing)
     return AwaitableContext(_attach(connection_file, given), Kernel.aclose)

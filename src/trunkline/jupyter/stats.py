@@ -1,4 +1,4 @@
-"""How a kernel's client is doing, in figures."""
+"""Statistics of a kernel's client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KernelStats(msgspec.Struct, frozen=True):
     dropped_requests: int
     """Executions that were dropped without being closed, before they were complete."""
     orphans: dict[str, int]
-    """All there ever were, by reason."""
+    """The total number of orphans since the start, by reason."""
     orphans_claimed: int
     routed: Routed
     faults: dict[str, int]

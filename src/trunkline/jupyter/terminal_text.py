@@ -1,4 +1,4 @@
-"""What is left on the screen of a text with carriage returns and backspaces, as progress bars write it."""
+"""Reduces a text with carriage returns and backspaces, as progress bars write it, to what a terminal would show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Output = dict[str, Any]
 
 
 def on_screen(text: str) -> str:
-    """A line up to its last carriage return is overwritten by what follows; a backspace erases what is before it."""
+    """Text before a carriage return is overwritten by the text after it. A backspace erases the character before it."""
     if "\x08" in text:
         before = ""
         while before != text:
@@ -22,7 +22,7 @@ def on_screen(text: str) -> str:
 
 
 def coalesced(outputs: list[Output]) -> list[Output]:
-    """One output per stream, at the place of its first; stdout before stderr where they are side by side."""
+    """One output per stream, at the position of its first output. Adjacent outputs are ordered stdout before stderr."""
     found: list[Output] = []
     streams: dict[str, Output] = {}
     for output in outputs:

@@ -1,4 +1,4 @@
-"""Widgets in a notebook that is run: their state, as notebooks keep it, and what output widgets capture."""
+"""Widgets in a running notebook: their state in the format of notebooks, and the output that output widgets capture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OUTPUT: Final = ("@jupyter-widgets/output", "OutputModel")
 class OutputWidget:
     """Captures the output of an execution while the kernel requests it: `with output:` sets the id of the request.
 
-    The kernel gets to know what was captured, because there is no browser that would tell it.
+    The captured output is sent to the kernel, because there is no browser that would do this.
     """
 
     def __init__(self, comm_id: str, kernel: Kernel, state: dict[str, Any]) -> None:
@@ -47,7 +47,7 @@ class OutputWidget:
     def _changed(self) -> None:
         self._state["outputs"] = self.outputs.snapshot()
         if self._sending is None:
-            # Once for all that one turn of the loop has brought.
+            # One update for all outputs that arrived in one iteration of the event loop.
             self._sending = asyncio.get_running_loop().create_task(self._send())
 
     async def _send(self) -> None:
@@ -94,7 +94,7 @@ class WidgetStates:
         return bool(self._outputs)
 
     async def settle(self) -> None:
-        """Return when the kernel knows what was captured."""
+        """Return when the captured output was sent to the kernel."""
         for widget in self._outputs.values():
             await widget.settle()
 
@@ -132,7 +132,7 @@ class WidgetStates:
                 kept[tuple(path)] = {"encoding": "base64", "data": coded, "path": path}
 
     def put_into(self, metadata: Any) -> None:
-        """As the metadata of a notebook has it; nothing if there are no widgets."""
+        """Store the state of widgets in the metadata of a notebook. Does nothing if there are no widgets."""
         if not self._states:
             return
         entries = {}
