@@ -195,8 +195,7 @@ class Kernel:
         return await self.ask("inspect_request", content, **options)
 
     async def history(self, n: int = 100, *, output: bool = False, raw: bool = True, **more: Any) -> Mapping[str, Any]:
-        """The execution history: the last `n` entries, or those that `more` selects (`hist_access_type`, `pattern`,
-        `session`, …).
+        """The execution history: the last `n` entries, or those that `more` selects (`pattern`, `session`, …).
         """
         content = {"hist_access_type": "tail", "n": n, "output": output, "raw": raw, **more}
         return await self.ask("history_request", content)
@@ -290,8 +289,7 @@ class Kernel:
         self.client.publish(self.client.compose(request.socket, msg_type, content, parent=request.header))
 
     def subscribe(self, pattern: str = EVERYTHING, **options: Unpack[DeliveryOptions]) -> Subscription:
-        """`async with kernel.subscribe() as messages`: all messages of the kernel, delivered before their requests
-        receive them.
+        """`async with kernel.subscribe() as messages`: all messages of the kernel, before their requests get them.
 
         `pattern` is of topics `kernel.<id>.<socket>.<message type>`; `where` filters by content.
         """

@@ -54,8 +54,7 @@ class NotebookOptions(TypedDict, total=False):
     parameters: Mapping[str, Any]
     """Values for the variables of the cell with the tag `parameters`, set in a cell after it, as papermill does."""
     coalesce_streams: bool
-    """Merge all stdout of a cell into one output, and all stderr into another, even if there are displays in
-    between.
+    """Merge all stdout of a cell into one output, and all stderr into another, also across displays.
     """
     record_timing: bool
     """Store the execution times in the metadata of a cell; True by default."""

@@ -157,8 +157,7 @@ class SocketLink:
         self._watches[message.socket].check()
 
     async def _input_connected(self) -> None:
-        """Wait until the input socket is connected. Each socket connects separately, and retries if the kernel does not
-        listen yet.
+        """Wait until the input socket is connected. Each socket connects on its own, with retries.
 
         If a kernel requests input before this socket is connected, the request is lost and the kernel waits for ever.
         """

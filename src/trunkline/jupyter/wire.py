@@ -61,8 +61,7 @@ class Unreadable(Exception):  # it never leaves this package
 
 
 class KernelMessage(Message, frozen=True, gc=False):
-    """A Jupyter message in the form of a Trunkline message. Id, request id and payload are those of the kernel's
-    protocol.
+    """A Jupyter message in the form of a Trunkline message. Its ids and payload are those of the kernel.
 
     `payload` is the whole Jupyter message as JSON. `request_id` is the id of its parent message.
     """
