@@ -1,6 +1,4 @@
-"""The actor: the base class of user code. The system gives it an address, a mailbox and a life cycle. It handles one
-message at a time.
-"""
+"""The actor: the base class of user code. Its system gives it an address, a mailbox and a life cycle."""
 
 from __future__ import annotations
 
@@ -50,7 +48,8 @@ class Actor:
     def receive(self, message: Any) -> Any:
         """Handles messages that match no other handler; `def` or `async def`. Without it, they become dead letters."""
 
-    # With these two methods, its state survives a restart of the actor, and with a journal also one of the program:
+    # If a class has these two methods, its state survives a restart of the actor, and with a journal also a restart of
+    # the program:
     #
     #     def snapshot(self) -> State: ...
     #     def restore(self, state: State) -> None: ...
@@ -191,7 +190,7 @@ class Plan:
         return rest
 
     def missing(self, message: Message) -> str:
-        """Why there is no handler for a message."""
+        """The reason why there is no handler for a message."""
         what = message.schema or "plain values"
         bare = what.rpartition(".")[2]
         what = _shown(what)

@@ -26,7 +26,7 @@ class ActorSpec(msgspec.Struct, frozen=True):
     def split(self, options: dict[str, Any]) -> tuple[ActorSpec, dict[str, Any]]:
         """Pass those keywords of `spawn` to the constructor that are not options of Keep, if it accepts them.
 
-        Keywords that neither accepts stay options, and are refused there.
+        A keyword that neither accepts remains an option, and Keep raises an error for it.
         """
         extra = {name: value for name, value in options.items() if name not in OPTIONS}
         taken = _keywords(self.kind) if extra else None
@@ -42,7 +42,7 @@ class ActorSpec(msgspec.Struct, frozen=True):
         return ActorSpec(self.kind, self.arguments, {**self.kwargs, **given}), rest
 
     def plan(self, keep: Keep) -> tuple[Plan, Callable[[], Actor]]:
-        """Its handlers, and a function that creates an incarnation."""
+        """The handlers of the class, and a function that creates an incarnation."""
         plan = plan_of(self.kind)
         if keep.process:
             stand_in = copy(plan_of(InProcess))
@@ -54,7 +54,7 @@ class ActorSpec(msgspec.Struct, frozen=True):
 
 
 def _keywords(kind: type[Actor]) -> frozenset[str] | None:
-    """The keywords that its constructor accepts; None if it accepts any."""
+    """The keywords that the constructor of a class accepts; None if it accepts any."""
     parameters = inspect.signature(kind).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None

@@ -75,7 +75,7 @@ class Arrivals:
             self._own[topic] = await self._line(topic, self._take_slowly)
 
     def leave(self, topic: str) -> None:
-        """The actor has ended: its subscription is closed later."""
+        """Record that an actor has ended. Its subscription is closed later."""
         if (line := self._own.get(topic)) is not None:
             line.wanted = False
             self._system.background(self._retire(topic, line))
@@ -177,7 +177,10 @@ class Arrivals:
             self._broken(message, error)
 
     def _broken(self, message: Message, error: Exception) -> None:
-        """An unexpected error affects only its message: it becomes a dead letter, and a requester gets an error."""
+        """Handle an unexpected error.
+
+        It affects only its message, which becomes a dead letter; a requester gets an error.
+        """
         address = message.topic.removeprefix(ENDPOINT_PREFIX)
         log.error("message %s to %s is a dead letter: %s", message.id, address, describe(error), exc_info=error)
         self._system.bury(message, address, Cause.HANDLER_FAILED, f"on arrival: {describe(error)}", error)
@@ -185,7 +188,7 @@ class Arrivals:
             self._system.background(self._bus.respond_error(message, error))
 
     def _refused(self, message: Message, error: Refused) -> None:
-        """The message is a dead letter. A requester gets the error. Other senders are not notified."""
+        """Make the message a dead letter. A requester gets the error. Other senders are not notified."""
         log.debug("%s: %s", message.id, error)
         if message.type is MessageType.REQUEST:
             self._system.background(self._bus.respond_error(message, error))

@@ -137,7 +137,7 @@ class Cell(MessageLoop):
             await asyncio.wait([self._begun])
 
     async def _end_of_start(self, actor: Actor) -> None:
-        """The incarnation was ended while it started. Another one follows, or none."""
+        """Handle an incarnation that was ended while it started. Another one may follow."""
         actor.context.end()
         if self.actor is not actor:
             await self._hook(actor.stopped())
@@ -219,7 +219,7 @@ class Cell(MessageLoop):
         self._listen()
 
     def fail(self, error: BaseException) -> None:
-        """The incarnation has failed while it was handling no message."""
+        """Report that the incarnation failed while it was handling no message."""
         if self.state is CellState.RUNNING:
             self.system.failures.crashed(self, error, None)
 
@@ -358,7 +358,7 @@ class Cell(MessageLoop):
                 await actor.release()
 
     async def release(self) -> None:
-        """The incarnation is over, and its hooks have been called: end its process, if it has one."""
+        """End the process of the incarnation, if it has one. Called after the hooks of the ended incarnation."""
         if isinstance(self.actor, InProcess):
             await self.actor.release()
 

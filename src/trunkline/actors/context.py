@@ -98,7 +98,9 @@ class Context:
 
     @property
     def blocking(self) -> BlockingContext:
-        """The same for a plain `def` handler, which runs in a thread: each call returns when it is complete."""
+        """The same interface for a plain `def` handler, which runs in a thread: each call returns when it is
+        complete.
+        """
         from trunkline.actors.blocking import BlockingContext
 
         return BlockingContext(self, self._cell)
@@ -236,7 +238,7 @@ class Context:
         return self._timers
 
     def end(self) -> None:
-        """The incarnation is over: cancel its timers."""
+        """Cancel the timers. Called when the incarnation has ended."""
         if self._timers is not None:
             self._timers.end()
         if self._quiet is not None:

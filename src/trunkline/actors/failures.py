@@ -26,7 +26,7 @@ class Failures:
         self._system = system
 
     def crashed(self, cell: Cell, error: BaseException, message: Message | None) -> None:
-        """An incarnation has failed. Called by its cell."""
+        """Called by a cell when its incarnation has failed."""
         directive = decide(cell.keep.on_error, error)
         if directive is Directive.RESUME and cell.state is not CellState.RUNNING:
             # An incarnation that has not started cannot be resumed.
@@ -51,7 +51,7 @@ class Failures:
             cell.resume()
 
     def ended(self, cell: Cell) -> None:
-        """An actor has stopped by itself. Called by its cell."""
+        """Called by a cell when its actor has stopped by itself."""
         cell.state = CellState.RESTARTING
         self._system.start(self._supervise(cell, None, None, Directive.RESTART))
 

@@ -34,7 +34,7 @@ class MailboxOwner(Protocol):
     stashed: list[Message] | None
 
     def lost(self, message: Message, why: str) -> None:
-        """There was no room for the message, and its fate is recorded."""
+        """Called when there was no room for the message. Its fate is already recorded."""
 
 
 class ParkedAtMailbox(Parked):
@@ -97,7 +97,7 @@ class Mailbox(Inbox):
         return
 
     def bury(self, message: Message, why: str) -> None:
-        """The message is lost, and its fate is recorded. Make it a dead letter."""
+        """Make a lost message a dead letter. Its fate is already recorded."""
         self._lost += 1
         now = asyncio.get_running_loop().time()
         if self._logged_at is None or now - self._logged_at >= LOG_EVERY_S:

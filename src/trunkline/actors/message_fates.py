@@ -186,7 +186,7 @@ class MessageFates:
         self.system.bus.hooks.retried(counted, self.inbox.name, self.inbox.pattern, error, pause_s)
 
     def lost(self, message: Message, why: str) -> None:
-        """There was no room for the message in the mailbox."""
+        """Called when there was no room for the message in the mailbox."""
         self.system.bury(message, self.ref.address, Cause.MAILBOX_FULL, why)
 
     @property
@@ -216,7 +216,7 @@ class MessageFates:
     # Stashed messages
 
     def interrupt(self) -> None:
-        """Something has changed that takes effect with the next message."""
+        """Mark that something has changed that takes effect with the next message."""
         self._breaking = True
 
     def stash(self) -> None:

@@ -66,7 +66,7 @@ class MessageLoop(MessageFates):
     # The loop
 
     def _rest(self) -> None:
-        """There is no message to handle: record what was handled, and save the state."""
+        """Record what was handled, and save the state. Called when there is no message to handle."""
         if self.context is not None:
             self.context.message = None
         if self._since:
@@ -226,9 +226,9 @@ class MessageLoop(MessageFates):
         self._count(reader.first + start, reader.first + end - 1, end - start)
 
     def _raw_handler(self) -> Callable[..., Any] | None:
-        """The handler for `_handle_raw`, or None. It must be the only one, and take raw bytes, and nothing may be
-        necessary around the call, such as hooks.
-        """
+        """The handler for `_handle_raw`, or None.
+
+        It must be the only one and take raw bytes, and the call must need no hooks."""
         handler = self.plan.default
         plain = not self.plan.by_schema and self.keep.timeout_s is None and not self.system.bus.hooks.opens
         plain = plain and not log.isEnabledFor(TRACE) and not self.system.bus.hooks.surrounds
@@ -318,7 +318,7 @@ class MessageLoop(MessageFates):
                 work.add_done_callback(self._is_back)
 
     def _is_back(self, work: asyncio.Future[Any]) -> None:
-        """A handler has ended after its wait was cancelled. Its message already has its fate."""
+        """Called when a handler has ended after its wait was cancelled. Its message already has a fate."""
         if self.outside is work:
             self.outside = None
         if not work.cancelled() and (error := work.exception()) is not None:

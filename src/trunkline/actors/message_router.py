@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.actors")
 
 _last_words: WeakKeyDictionary[Broker, dict[str, list[Callable[[], None]]]] = WeakKeyDictionary()
-"""Of systems that have stopped while the broker in their process is still in use: functions that stop answering for
-them."""
+"""Functions that stop answering for a system that has stopped while the broker in its process is still in use."""
 _running: WeakKeyDictionary[Broker, set[str]] = WeakKeyDictionary()
 """The names of the running systems on each broker of this process."""
 
@@ -56,7 +55,7 @@ class MessageRouter:
         validate_topic(endpoint(name))
         running = _running.setdefault(broker, set())
         if name in running:
-            # Each would answer messages to the actors of the other with UnknownActor.
+            # Otherwise, each of the two systems would answer messages to the actors of the other with UnknownActor.
             raise DuplicateName("actor system", name)
         running.add(name)
         try:
@@ -187,7 +186,7 @@ class MessageRouter:
     # Messages without a recipient
 
     def _unknown(self, message: Message) -> None:
-        """No actor has this address, or the system is stopping: the message is a dead letter."""
+        """Make a message a dead letter because no actor has its address, or the system is stopping."""
         system = self._system
         address = message.topic.removeprefix(ENDPOINT_PREFIX)
         error: UnknownActor | SystemStopped = UnknownActor(address)
@@ -205,7 +204,7 @@ class MessageRouter:
             system.background(self._bus.respond_error(message, error))
 
     def _on_successor(self, message: Message) -> None:
-        """The system has stopped. If another system of its name starts, in any process, this one no longer answers."""
+        """Stop answering for this stopped system when another system of its name has started, in any process."""
         if self._names_this_system(message):
             for stop in _last_words.get(self._bus.broker, {}).pop(self._system.name, []):
                 stop()

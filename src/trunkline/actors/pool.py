@@ -42,7 +42,7 @@ class FarMember:
     __slots__ = ("name",)
 
     load = 0
-    """Not known here."""
+    """The load of an actor in another system is not known."""
 
     def __init__(self, address: str) -> None:
         self.name = address

@@ -194,9 +194,9 @@ class InProcess(Actor):
             self._process.kill()
 
     async def release(self) -> None:
-        """The incarnation is over: close the connection, at which the process exits. If it does not exit in time, it is
-        killed.
-        """
+        """Close the connection of an ended incarnation, so that its process exits.
+
+        It is killed if it does not exit in time."""
         writer, self._writer = self._writer, None
         if writer is not None:
             # Nothing is left to send, and a process that does not read must not block this.

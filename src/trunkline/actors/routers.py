@@ -81,7 +81,7 @@ class Routers:
         return left
 
     def left(self, member: Cell | FarMember, failed: BaseException | None) -> None:
-        """A member has ended. A router ends with its last member."""
+        """Remove a member that has ended. A router ends with its last member."""
         for name, pool in list(self.pools.items()):
             if member in pool:
                 pool.remove(member)

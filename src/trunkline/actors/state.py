@@ -1,8 +1,8 @@
-"""The state of an actor that survives a restart: the actor has `snapshot` and `restore`, and the system keeps the last
-snapshot.
+"""The state of an actor that survives a restart.
 
-The last snapshot is kept in memory. With a journal behind the bus it is also published, on `_state.<address>`. A system
-that starts later requests the last message of that topic.
+The actor has `snapshot` and `restore`; the system keeps the last snapshot. The last snapshot is kept in memory. With a
+journal behind the bus it is also published, on `_state.<address>`. A system that starts later requests the last message
+of that topic.
 """
 
 from __future__ import annotations

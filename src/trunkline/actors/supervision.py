@@ -1,5 +1,4 @@
-"""The decisions of supervision: the directive after a failure, which actors are restarted, after which pause, and when
-to give up.
+"""The decisions of supervision: what to do after a failure, which actors to restart, when, and when to give up.
 
 Pure: failures and times come in, decisions come out. failures.py carries them out.
 """
@@ -142,7 +141,7 @@ class Supervisor:
         self._children[name] = restart
 
     def remove(self, name: str) -> None:
-        """The child has ended permanently."""
+        """Remove a child that has ended permanently."""
         self._children.pop(name, None)
         self._restarts.pop(name, None)
 
@@ -159,7 +158,10 @@ class Supervisor:
         directive: Directive = Directive.RESTART,
         chance: float = 0.5,
     ) -> Verdict:
-        """A child has ended, by itself or by an error. `chance`, from 0 to 1, determines the jitter of the pause."""
+        """Decide after a child has ended, by itself or by an error.
+
+        `chance`, from 0 to 1, determines the jitter of the pause.
+        """
         restart = self._children[name]
         if directive is Directive.ESCALATE or directive is Directive.STOP:
             self.remove(name)

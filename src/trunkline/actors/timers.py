@@ -117,7 +117,7 @@ class Timers:
         self._all.discard(timer)
 
     def end(self) -> None:
-        """The incarnation is over: cancel all timers."""
+        """Cancel all timers. Called when the incarnation has ended."""
         for timer in {*self._all, *self._by_key.values()}:
             timer.cancel()
 

@@ -128,7 +128,7 @@ class DeathWatch:
                 self._forget(address)
 
     def left(self, watcher: Cell) -> None:
-        """The watcher has ended: it no longer watches any actor."""
+        """Remove a watcher that has ended."""
         for address in tuple(watcher.watching or ()):
             self.unwatch(watcher, address)
 
@@ -179,7 +179,7 @@ class DeathWatch:
     # Watched actors
 
     def ended(self, address: str, watchers: set[str] | None, failed: BaseException | None) -> None:
-        """An actor or a pool of this system has ended permanently."""
+        """Notify the watchers of an actor or a pool of this system that has ended permanently."""
         why = None if failed is None else describe(failed)
         for name in watchers or ():
             if (watcher := self._system.registry.get(name)) is not None:

@@ -195,8 +195,7 @@ class Kernel:
         return await self.ask("inspect_request", content, **options)
 
     async def history(self, n: int = 100, *, output: bool = False, raw: bool = True, **more: Any) -> Mapping[str, Any]:
-        """The execution history: the last `n` entries, or those that `more` selects (`pattern`, `session`, …).
-        """
+        """The execution history: the last `n` entries, or those that `more` selects (`pattern`, `session`, …)."""
         content = {"hist_access_type": "tail", "n": n, "output": output, "raw": raw, **more}
         return await self.ask("history_request", content)
 
