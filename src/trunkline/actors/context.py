@@ -98,9 +98,7 @@ class Context:
 
     @property
     def blocking(self) -> BlockingContext:
-        """The same interface for a plain `def` handler, which runs in a thread: each call returns when it is
-        complete.
-        """
+        """The same interface for a plain `def` handler, which runs in a thread. Each call waits for its result."""
         from trunkline.actors.blocking import BlockingContext
 
         return BlockingContext(self, self._cell)

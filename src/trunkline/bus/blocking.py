@@ -86,14 +86,14 @@ class BlockingCall(Generic[T]):
         self._done.acquire()
 
     def abandon(self, error: Exception) -> None:
-        """The loop has ended: a call that came too late will not start."""
+        """End the call with an error, because the loop ended before the call was started."""
         if not self._ended:
             self._discard()
             self._error = error
             self._end()
 
     def _discard(self) -> None:
-        """A task that is cancelled before its first step never awaits the work."""
+        """Close the coroutine of a task that was cancelled before its first step."""
         if getcoroutinestate(self._work) == CORO_CREATED:
             self._work.close()
 
@@ -139,7 +139,7 @@ class LoopThread:
             self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and wait. Ctrl-C cancels it."""
+        """Run a coroutine in that thread and wait for its result. Ctrl-C cancels it."""
         if threading.current_thread() is self._thread:
             work.close()
             raise UsageError("a blocking call from the bus's own thread would wait for itself: use the async bus there")
@@ -153,7 +153,7 @@ class LoopThread:
                 raise BusClosed(self._name) from error
             call.wait()
         except BaseException:
-            # Ctrl-C may come anywhere in here.
+            # Ctrl-C can interrupt at any point of this block.
             with suppress(RuntimeError):
                 # Nothing is left to cancel if the loop has ended.
                 self._loop.call_soon_threadsafe(call.cancel)
@@ -169,7 +169,7 @@ class LoopThread:
 
 
 class BlockingStream:
-    """Messages, one by one, without an event loop. Several threads may take from it."""
+    """A stream of messages for code without an event loop. Several threads may read from it."""
 
     def __init__(self, thread: LoopThread, stream: Stream) -> None:
         self._thread = thread
@@ -221,7 +221,10 @@ class Block(Generic[T]):
 
 
 class BlockingPipeline:
-    """Publishes without waiting for the disk. Leaving the block, and `flush`, raise PartlyRefused as the async one."""
+    """Publishes without waiting for the disk.
+
+    Like `Pipeline`, leaving the block and `flush` can raise PartlyRefused.
+    """
 
     def __init__(self, thread: LoopThread, pipeline: Pipeline) -> None:
         self._thread = thread
@@ -233,7 +236,7 @@ class BlockingPipeline:
         return self._pipeline.in_flight
 
     def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
-        """Start to publish; return the message's id. Waits only while `in_flight` messages are under way."""
+        """Start to publish; return the message's id. Waits only while `in_flight` messages are not on disk yet."""
         return self._thread.call(self._pipeline.publish(topic, payload, **fields))
 
     def flush(self) -> None:
@@ -250,7 +253,7 @@ class BlockingProducer:
         self.pattern = producer.pattern
 
     def publish(self, payload: object = b"", *, topic: str | None = None, **fields: Unpack[Fields]) -> str:
-        """As `bus.publish`, on the channel's topic. If it has several, `topic` says which; it must be one of them."""
+        """As `bus.publish`, on the channel's topic. If the channel has several topics, `topic` selects one of them."""
         return self._thread.call(self._producer.publish(payload, topic=topic, **fields))
 
 
@@ -283,7 +286,7 @@ class There(Generic[T]):
 
 
 def _waits(method: Callable[Concatenate[Bus, P], Awaitable[T]]) -> Callable[Concatenate[BlockingBus, P], T]:
-    """The async method, run in the bus's thread; waits for its result."""
+    """A method that runs the async method in the bus's thread and waits for its result."""
 
     @wraps(method)
     def wait(self: BlockingBus, /, *args: P.args, **options: P.kwargs) -> T:
@@ -304,7 +307,7 @@ def _asks(method: Callable[Concatenate[Bus, P], T]) -> Callable[Concatenate[Bloc
 
 
 class BlockingBus:
-    """Every method that a `Bus` has for its users, under the same name and with the same meaning."""
+    """The blocking counterpart of `Bus`: all its public methods, with the same names and meanings."""
 
     def __init__(self, connect: Callable[[], Bus], name: str) -> None:
         self._thread = LoopThread(name)
@@ -340,7 +343,7 @@ class BlockingBus:
 
     @property
     def thread(self) -> LoopThread:
-        """Its thread, for parts that run in the same event loop."""
+        """The thread of the bus, for components that run in the same event loop."""
         return self._thread
 
     @property
@@ -354,7 +357,10 @@ class BlockingBus:
         return self.publish_soon(topic, payload, **fields).result()
 
     def publish_soon(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> Future[str]:
-        """Publish without waiting; the future gives the id, or the error. Many at once share a wake-up."""
+        """Publish without waiting. The future returns the id or raises the error.
+
+        Concurrent calls share a wake-up of the loop.
+        """
         if self._closed:
             raise BusClosed(self.name)
         return self._door.publish(topic, payload, **fields)
@@ -368,7 +374,7 @@ class BlockingBus:
     flush = _waits(Bus.flush)
 
     def pipeline(self, in_flight: int = 1000) -> Block[BlockingPipeline]:
-        """Publish many without waiting for each: `with bus.pipeline() as pipe: pipe.publish(…)`."""
+        """Publish many messages without waiting for each: `with bus.pipeline() as pipe: pipe.publish(…)`."""
         return Block(self._thread, self._bus.pipeline(in_flight), lambda pipe: BlockingPipeline(self._thread, pipe))
 
     def produce(
@@ -416,8 +422,10 @@ class BlockingBus:
         return Block(self._thread, inner, lambda stream: BlockingStream(self._thread, stream))
 
     def on(self, pattern: str, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
-        """Handle messages that match; a plain function runs in a thread, one message at a time unless `concurrency` is
-        set."""
+        """Handle messages that match.
+
+        A plain function runs in a thread, one message at a time unless `concurrency` is set.
+        """
         check_pattern_given(pattern)
 
         def register(function: F) -> F:
@@ -435,7 +443,7 @@ class BlockingBus:
 
     @property
     def router(self) -> Router:
-        """The rules of routing."""
+        """The routing rules."""
         return cast(Router, There(self._thread, self._bus.router))
 
     # Observation
@@ -453,12 +461,12 @@ class BlockingBus:
 
     @property
     def dead_letters(self) -> DeadLetters:
-        """What could not be handled, with cause, attempts and traceback; replay it from here."""
+        """Messages that could not be handled, with cause, attempts and traceback. They can be replayed from here."""
         return cast(DeadLetters, There(self._thread, self._bus.dead_letters))
 
     @property
     def orphans(self) -> OrphanBox:
-        """Answers whose request nobody has registered."""
+        """Answers for which no request was registered."""
         there = self._thread.call(as_coroutine(lambda: self._bus.orphans))
         return cast(OrphanBox, There(self._thread, there))
 

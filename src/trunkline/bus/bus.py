@@ -72,16 +72,18 @@ T = TypeVar("T")
 RAW = codec.RAW
 encode = codec.encode
 WATCH = 63
-"""One less than a power of two. A run begins in one process when more messages than this went to one topic in a row and
-wait in its inbox: a few are sooner built one by one."""
+"""A run is started when more than this many consecutive messages went to one topic and wait in its inbox.
+
+Fewer messages are built faster one by one. Must be one less than a power of two.
+"""
 DECIDE_S = 1.0
-"""How long after a burst the spans of its sampled messages may be written if no subscriber takes them."""
+"""The spans of a run's sampled messages are written after this time, even if no subscriber has read from the run."""
 MAX_NAME_BYTES = 1000
 """The limit for the name of a bus, which is the sender of every message."""
 
 
 class Bus:
-    """Publish, send, request, subscribe, handle. Used from one event loop; other threads use `from_thread`."""
+    """Publish, send, request, subscribe, handle. Use it in one event loop; other threads use `from_thread`."""
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class Bus:
         self._publisher = BusPublisher(broker, name, settings, self.hooks, traffic, self._life)
         self._requester = Requester(broker, name, settings, self._publisher, self._life)
         self.answer_now = self._requester.answer_now
-        """For actors, as for handlers."""
+        """Sends answers of actors, as for handlers."""
         self._handlers = Handlers(broker, settings, self.hooks, self._requester, self._life, self._acknowledged)
         self.router = Router(
             self._handlers.start_named,
@@ -121,21 +123,21 @@ class Bus:
         self._door: ThreadDoor | None = None
         # Bound once, for `publish`.
         self._lanes: Any = {}
-        """As `BusPublisher.lanes`."""
+        """The same as `BusPublisher.lanes`."""
         self._known: Any = {}
-        """As `BusPublisher.known`."""
+        """The same as `BusPublisher.known`."""
         self._head: HeadSampling | None = None
-        """Which messages need the hook, if only a share does."""
+        """Selects the messages that need the hook, if only a share of them does."""
         self._current: Callable[[None], Mapping[str, object] | None] | None = None
-        """Gives OpenTelemetry's current context, if a share of the messages needs the hook."""
+        """Returns the current context of OpenTelemetry, if only a share of the messages needs the hook."""
         self._deciding: asyncio.TimerHandle | None = None
-        """Decides which messages of an open run are sampled."""
+        """The timer after which `_decide` selects the sampled messages of an open run."""
         self._time_ns = broker.world.time_ns
         self._ids = self._publisher.ids
         self._sequence = broker.sequence
         self._remember = traffic.history.add
         self._run_lane: Any = None
-        """Where the next plain message begins a run: its lane, if several went there in a row."""
+        """The lane on which the next plain message starts a run, because several went there in a row."""
         self._watched: tuple[int, int, Any] = (0, 0, None)
         """What `_watch` saw last: how many messages a lane had, the last number, and the lane."""
         self._small = self._publisher.small
@@ -152,7 +154,8 @@ class Bus:
         In memory, the message is in the inboxes when this returns. On a durable topic it is also on disk; if the call
         is cancelled before that, the message may or may not have been published. Order is kept per publisher, topic and
         priority. The call waits while a full inbox has the policy `block`. It raises Refused if a hook, a limit or a
-        policy refuses the message. If it is cancelled while it waits, the message is dropped where it still waited.
+        policy refuses the message. If it is cancelled while it waits, the message is dropped for the subscribers whose
+        inboxes were full.
         """
         lane = self._known.get(topic)
         if lane is None or fields:
@@ -175,8 +178,8 @@ class Bus:
             if self._head is None or context is not self._head.unsampled:
                 return await self._publisher.publish(self._publisher.message(topic, payload, fields))
             return await self._publisher.publish_unsampled(topic, payload, lane, self._publish_now)
-        # The twin, for a message without a field of its own: `BusPublisher.put`, `Route.put`, `Traffic.accept` in one
-        # piece. tests/bus/test_twin.py holds the two equal. Every nanosecond here is in the benchmarks.
+        # The fast path for a message without additional fields: `BusPublisher.put`, `Route.put` and `Traffic.accept`,
+        # inlined. tests/bus/test_twin.py checks that both paths give the same result. The benchmarks measure this code.
         if type(payload) is bytes:
             content_type = RAW
         else:
@@ -220,7 +223,7 @@ class Bus:
                 return await self._publisher.publish_sampled(made, lane, head, self._publish_now)
         remember = self._remember
         if inboxes is None:
-            # With the second in a row that goes elsewhere, a run begins.
+            # The second consecutive message on another lane starts a run.
             self._run_lane = lane
             message = draft(message_id, topic, payload, now_ns, 0, self.name, content_type)
             seal(message, "__class__", Message)
@@ -287,13 +290,16 @@ class Bus:
         return message_id
 
     def _begin_run(self, lane: Any, last: PlainRun, content_type: str) -> PlainRun | None:
-        """A run for this message and the next ones on its lane; None if there can be none now. `last` was the last."""
+        """A new run for this message and the next ones on its lane; None if no run is possible now.
+
+        `last` is the previous run.
+        """
         inboxes = lane.plain
         if inboxes is None:
             if not lane.immediate or lane.outbox.idle:
                 return None
         elif last is not NO_RUN and not last.room and len(last) < WATCH:
-            # Somebody looks again and again: a short run costs more than it saves.
+            # The counters are read repeatedly, which ends the run each time: a short run costs more than it saves.
             self._run_lane = None
             return None
         begun: PlainRun | None = lane.begin_run(self.name, content_type)
@@ -302,12 +308,13 @@ class Bus:
             if inboxes is not None and self._head is not None and self._deciding is None:
                 self._decide_later()
         elif inboxes and inboxes[0].room and last is NO_RUN:
-            # Its subscriber keeps up. After a run, it may just have emptied its inbox: the next message decides.
+            # The subscriber has no backlog. After a run it may just have emptied its inbox, so the next message
+            # decides.
             self._run_lane = None
         return begun
 
     def _decide_later(self) -> None:
-        """A run stays open until a subscriber takes from it. The spans of its sampled messages are not that late."""
+        """Set the timer for the sampling decision. Until a subscriber reads from a run, nothing else would trigger it."""
         self._deciding = asyncio.get_running_loop().call_later(DECIDE_S, self._decide)
 
     def _decide(self) -> None:
@@ -318,7 +325,7 @@ class Bus:
             self._decide_later()
 
     def _watch(self, lane: Any) -> None:
-        """Called now and then: runs begin where so many went one after the other to a subscriber that is behind."""
+        """Called periodically. Enables runs on a lane that got all recent messages and whose subscriber has a backlog."""
         number = self._sequence.number
         in_a_row = lane.published - self._watched[0] == number - self._watched[1] and lane is self._watched[2]
         if in_a_row and lane.all_plain and len(lane.plain[0].queue) > WATCH:
@@ -326,12 +333,15 @@ class Bus:
         self._watched = lane.published, number, lane
 
     def _open_ids(self, now_ns: int) -> str:
-        """The first id of the next block. Once a block is often enough to look for a foreign event loop."""
+        """The first id of the next block. The check for a foreign event loop is done here, once per block."""
         self._life.check_loop()
         return self._ids.open(now_ns)
 
     def _publish_now(self, message: Message, lane: Lane | None) -> Awaitable[object] | None:
-        """Publish in this process; an idle actor runs inside this. Returns what is left to be awaited, or None."""
+        """Publish in this process. An idle actor runs within this call.
+
+        Returns an awaitable if there is more to do, else None.
+        """
         eager = self._eager
         eager.collecting = TOLD
         try:
@@ -364,7 +374,7 @@ class Bus:
         return [message.id for message in batch]
 
     def pipeline(self, in_flight: int = 1000) -> Pipeline:
-        """Publish many without waiting for each: `async with bus.pipeline() as pipe: await pipe.publish(…)`."""
+        """Publish many without waiting for each message: `async with bus.pipeline() as pipe: await pipe.publish(…)`."""
         return Pipeline(self.publish, self._publisher, self.name, in_flight, self.broker.release_gone)
 
     async def post(self, message: Message) -> str:
@@ -376,7 +386,7 @@ class Bus:
         return self._take_link(message) if message.type in _LINKING else await self._publisher.publish(message)
 
     def _take_link(self, message: Message) -> str:
-        """A SUBSCRIBE or UNSUBSCRIBE."""
+        """Apply a SUBSCRIBE or UNSUBSCRIBE message."""
         self._life.check_open()
         change = self.link if message.type is MessageType.SUBSCRIBE else self.unlink
         change(message.topic, message.sender)
@@ -384,7 +394,7 @@ class Bus:
         return message.id
 
     async def _send(self, batch: list[Message], lane: Lane | None = None) -> None:
-        """Messages of one topic, in order; among them may be such that are for the bus itself."""
+        """Publish messages of one topic, in order. Some may be addressed to the bus itself."""
         if not any(message.type in _LINKING for message in batch):
             await self._publisher.send(batch, lane)
             return
@@ -446,7 +456,7 @@ class Bus:
         )
 
     async def flush(self) -> None:
-        """Return when everything published so far is with the broker."""
+        """Return when the broker has received everything that was published so far."""
         await self.broker.flush()
 
     def link(self, pattern: str, name: str) -> bool:
@@ -458,8 +468,7 @@ class Bus:
         return self.broker.unlink(pattern, endpoint(name))
 
     def from_thread(self) -> ThreadDoor:
-        """An object with which other threads use this bus. Call this in the event loop, and give the object to the
-        threads."""
+        """An object with which other threads publish on this bus. Call this in the event loop."""
         if self._door is None:
             self._door = ThreadDoor(self.name, self.publish, self.settings.backpressure)
         return self._door
@@ -497,13 +506,12 @@ class Bus:
         timeout_s: float | None = None,
         **fields: Unpack[Fields],
     ) -> Any:
-        """Ask, and wait for the first answer, as a `reply` (a type, or Message for the answer itself).
+        """Send a request and wait for the first answer, decoded as `reply` (a type, or Message for the answer itself).
 
         Pass a topic, or an endpoint: `request(to="agent2", payload=…)` asks the endpoint that `send("agent2", …)`
-        reaches.
-        Raises NoResponders at once if nobody subscribes and nothing is stored, RequestTimeout (after 30 s by default),
-        RequestFailed if the responder fails, InvalidPayload if the answer does not match `reply`. Nothing of the
-        request stays behind, also if it is cancelled.
+        reaches. Raises NoResponders immediately if there is no subscriber and the topic is not stored, RequestTimeout
+        (after 30 s by default), RequestFailed if the responder fails, InvalidPayload if the answer does not match
+        `reply`. The request is always removed, also if the call is cancelled.
         """
         if to is not None:
             if topic:
@@ -597,9 +605,9 @@ class Bus:
 
     @property
     def orphans(self) -> OrphanBox:
-        """Answers without a waiting request (yet).
+        """Answers for which no request is waiting (yet).
 
-        They are kept for a while, can be searched, and are claimed by their request.
+        They are kept for a while, can be searched, and are claimed when their request is registered.
         """
         return self._requester.orphans
 
@@ -658,8 +666,8 @@ class Bus:
         """The names of the subscribers in this process that would get a message on this topic.
 
         Subscribers in other processes are not named: see `trunkline status`, or the consumers of a channel. If there
-        are none here, but the hub has some, the result is `["somebody elsewhere"]`. The hub knows that only of topics
-        on which this process has published.
+        are none here, but the hub has some, the result is `["somebody elsewhere"]`. This is known only for topics on
+        which this process has published.
         """
         return self.broker.subscribers(topic)
 
@@ -742,7 +750,7 @@ class Bus:
         return self.broker.served.dead_letters
 
     async def explain(self, message_id: str) -> Explanation:
-        """Where a message went, and why: one outcome for each subscriber, in any process.
+        """The fate of a message and its reason: one outcome for each subscriber, in any process.
 
         Through a hub, a client needs a right on the topic; the hub asks the processes that have the message.
         """
@@ -839,8 +847,7 @@ class Bus:
         per_s: float | None = None,
         dry_run: bool = False,
     ) -> Replayed:
-        """Publish messages of a journal again: a range of sequence numbers or of time, on their old topics, or below
-        `to`.
+        """Publish messages of a journal again, by sequence number or time, on their old topics or below `to`.
 
         Each is a new message, with the old id as correlation id and the old sequence number in the header
         `replayed-from`. At most `per_s` are published a second. A dry run only lists them.
@@ -854,7 +861,7 @@ class Bus:
         return self._requester.replay_orphans(request_id, max_age_s)
 
     def _acknowledged(self, message: Message) -> None:
-        """A message of a stream was acknowledged."""
+        """Called when a message of a stream was acknowledged."""
         if expects_ack(message):
             self._notices.notify(message, lambda: self.acknowledge(message))
 
@@ -927,7 +934,7 @@ class Bus:
     async def quiet(self) -> None:
         """Return when all messages that have arrived at the handlers of this bus are handled or dead.
 
-        In memory these are all messages published so far; messages from a hub may still be on their way.
+        In memory these are all messages published so far; messages from a hub may still be in transit.
         """
         await self._handlers.quiet()
 

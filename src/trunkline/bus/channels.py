@@ -65,7 +65,7 @@ class Producer:
         """The topics of the channel."""
 
     async def publish(self, payload: object = b"", *, topic: str | None = None, **fields: Unpack[Fields]) -> str:
-        """As `bus.publish`, on the channel's topic. If it has several, `topic` says which; it must be one of them."""
+        """As `bus.publish`, on the channel's topic. If the channel has several topics, `topic` selects one of them."""
         if topic is None:
             if is_wild(self.pattern):
                 raise UsageError(f"the channel has the topics {self.pattern}: name one with topic=…")

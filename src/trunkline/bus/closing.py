@@ -32,7 +32,7 @@ class Unfinished(msgspec.Struct, frozen=True):
 
 
 class Closing:
-    """Runs once, even if it is called several times."""
+    """Closes the bus once, even if it is called several times."""
 
     def __init__(
         self, broker: Broker, owns_broker: bool, life: Lifecycle, handlers: Handlers, notices: DeadLetterNotices
@@ -45,7 +45,10 @@ class Closing:
         self._task: asyncio.Task[list[Unfinished]] | None = None
         self._hurry = asyncio.Event()
         self.interrupted = False
-        """Handlers of durable subscriptions are not waited for: their messages come again."""
+        """Whether Ctrl-C or a cancellation closes the bus.
+
+        Then handlers of durable subscriptions are not waited for, because their messages are redelivered.
+        """
 
     def begin(
         self,
@@ -80,7 +83,7 @@ class Closing:
         await stop_publishing(drain_s)
         self._life.enter(BusState.DRAINING)
         self._handlers.resume()
-        # Held here: a consumer that comes to the end lets go of its stream, which is then ours to close.
+        # Referenced here, because a consumer that has finished drops its stream, and the stream must still be closed.
         streams = self._handlers.streams
         drain = asyncio.create_task(self._drain(streams))
         notice = loop.call_later(NOTICE_S, self._log_what_it_waits_for, drain_s) if self.interrupted else None
@@ -130,7 +133,7 @@ class Closing:
             if self._broker.store is not None:
                 self._broker.store.pause()
         else:
-            # Other buses go on publishing: without this there would be no end.
+            # Other buses continue to publish: without this, closing would never finish.
             self._handlers.stop()
         await self._handlers.quiet(durable=not self.interrupted)
         await self._notices.sent()

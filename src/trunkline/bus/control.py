@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.bus")
 
 LAST_BEAT_S = 1.0
-"""How long the last heartbeat of a bus waits, at most, for room at a subscriber."""
+"""The maximum time that the last heartbeat of a bus waits for room at a subscriber."""
 _ANSWERS = (MessageType.RESPONSE, MessageType.ERROR, MessageType.ACK)
 
 
@@ -163,7 +163,7 @@ class Controller:
     # Closing
 
     def untap(self) -> None:
-        """Take no more commands."""
+        """Stop accepting commands."""
         if self._untap is not None:
             self._untap()
 

@@ -77,9 +77,9 @@ class Handler:
         self._timeout_s = timeout_s
         self._wild = is_wild(stream.pattern)
         self._bare = concurrency == 1 and timeout_s is None and not bus.hooks.opens and not bus.hooks.surrounds
-        """Whether nothing is to be done around the function, and one message is handled at a time."""
+        """Whether messages are handled one at a time, and the call needs no time limit and no hooks."""
         self._current: Message | None = None
-        """Of those that `_handle_plain` handles."""
+        """The message that `_handle_plain` is handling."""
         self._loop = asyncio.get_running_loop()
         self._workers = [
             asyncio.create_task(self._work(), name=f"{stream.name} worker {number}")
@@ -136,7 +136,7 @@ class Handler:
                 if self._is_plain():
                     await self._handle_plain()
                     continue
-                # As `recv`, without a coroutine of its own for each message.
+                # Inlined `recv`, to avoid a coroutine for each message.
                 message = stream.take()
                 if message is not None:
                     await self._handle(message)
@@ -157,17 +157,17 @@ class Handler:
                 return
 
     def _is_plain(self) -> bool:
-        """Whether neither the inbox nor its books need more than `_handle_plain` does."""
+        """Whether `_handle_plain` does everything that the inbox and its books need."""
         inbox, bus = self._inbox, self._bus
         if not self._bare or inbox.needs_pull or inbox.closed or inbox.books.exact:
             return False
         return bus.gate is None and not bus.listeners
 
     async def _handle_plain(self) -> None:
-        """As `take`, `_handle` and `more`, without calls in between, for messages with nothing special about them.
+        """`take`, `_handle` and `more`, inlined for plain messages.
 
-        Returns when something needs more. What was delivered without a pause is recorded as a range, unless a ledger
-        wants to be told of each.
+        Returns when a message or the inbox needs the general path. Messages delivered without a pause are recorded as
+        one range, unless a ledger records each message.
         """
         bus, inbox, custody, call, wild = self._bus, self._inbox, self._custody, self._call, self._wild
         queue, books, held, listeners = inbox.queue, inbox.books, custody.leases.held, bus.listeners
@@ -226,7 +226,7 @@ class Handler:
                     await self._went_wrong(message, error)
                     continue
                 if held.pop(seq, None) is None:
-                    # Its subscriber has left in the meantime, and the message has another fate.
+                    # The subscriber has left in the meantime, and the message already has another fate.
                     continue
                 inbox.held -= 1
                 if custody.attempts:
@@ -247,7 +247,7 @@ class Handler:
                 self._record(begun, first, last, count)
 
     def _record(self, begun: int, first: int, last: int, count: int) -> None:
-        """The end of what `_handle_plain` delivered without a pause."""
+        """Record the messages that `_handle_plain` delivered without a pause."""
         inbox = self._inbox
         inbox.books.running.remove(begun)
         if count:
@@ -259,17 +259,19 @@ class Handler:
     async def _handle(self, message: Message) -> None:
         self._custody.working.add(message.seq)
         try:
-            # Only what the function gets is opened: in custody, and as a dead letter, the message is as it came.
+            # Only the function gets the opened message. In custody and as a dead letter, the message stays as it was
+            # received.
             opened = self._hooks.open(message) if self._hooks.opens else message
             arguments = self._call.arguments(opened, self._bus.max_message_bytes)
         except PayloadError as error:
-            # Only here: a payload error that the function itself meets is its failure, not this message's.
+            # Only for decoding the arguments: a payload error raised by the function itself is a failure of the
+            # function.
             await self._failed(message, error, Cause.INVALID_PAYLOAD)
             return
         try:
             guarded = self._timeout_s is not None or self._hooks.surrounds
             result = await (self._run(message, arguments) if guarded else self._call.run(*arguments))
-            # None from one that listens to many topics (a monitor on ">") is no answer.
+            # None from a handler with a wildcard pattern (such as a monitor on ">") is not an answer.
             if message.type is REQUEST and (result is not None or not self._wild):
                 await self._answer(message, RESPONSE, result)
         except BaseException as error:
@@ -281,7 +283,7 @@ class Handler:
                 await self._answer(message, MessageType.ACK, b"")
 
     async def _answer(self, message: Message, type: MessageType, value: object) -> None:
-        """Send an answer. If it is refused, the work is done all the same: doing it again would not help."""
+        """Send an answer. If it is rejected, the message still counts as handled: handling it again would not help."""
         try:
             waiting = self._bus.respond(message, type, value)
             if waiting is not None:

@@ -1,4 +1,4 @@
-"""Where a message went: the outcomes that the broker knows, and what this bus refused or remembers."""
+"""The fate of a message: the outcomes from the broker, and the refusals and history of this bus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trunkline.message import Message
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Where a message went: one outcome per subscriber that had it. Print it."""
+    """The fate of a message: one outcome for each subscriber that got it. It can be printed."""
 
     message_id: str
     message: Message | None

@@ -1,8 +1,8 @@
 """Threads for handlers that are plain functions. Unlike asyncio's, they do not keep a process alive after Ctrl-C.
 
 A function in a thread cannot be stopped. When a bus closes normally, its event loop waits for the function before it
-ends. After Ctrl-C it does not wait: the message was not acknowledged, and has its fate. An actor system waits for as
-long as its settings say, and no longer.
+ends. After Ctrl-C it does not wait: the message was not acknowledged, and its fate is recorded. An actor system waits
+only as long as its settings allow.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 MAX_THREADS = 32
-"""Of one bus. An actor system has its own limit."""
+"""The maximum number of threads of a bus. An actor system has its own limit."""
 
 Work = tuple[Future[Any], Callable[[], Any]]
 
 
 class HandlerThreads(Executor):
-    """Threads are started when they are needed, and end with `close`."""
+    """A pool of threads. They are started on demand, and end with `close`."""
 
     def __init__(self, name: str, max_threads: int = MAX_THREADS) -> None:
         self._name = name
@@ -59,7 +59,10 @@ class HandlerThreads(Executor):
             self._idle.release()
 
     def close(self, *, wait: bool) -> None:
-        """End the threads. Those at work end after that: with `wait`, the running event loop does not end before."""
+        """End the threads.
+
+        Busy ones end after their work; with `wait`, the running event loop does not end before them.
+        """
         self._closed = True
         for _ in self._threads:
             self._queue.put(None)

@@ -33,14 +33,14 @@ class Call:
         self._threads = threads
         self._wanted = wanted
         self.takes_bytes = wanted in ([bytes], [Any])
-        """Whether a payload of raw bytes is the one argument, as it is."""
+        """Whether a payload of raw bytes is passed unchanged as the only argument."""
         takes_payload = len(wanted) == 1 and wanted[0] is not Message
         self.read_msgpack = codec.reader(codec.MSGPACK, wanted[0]) if takes_payload else None
-        """Like `arguments`, for a payload of MessagePack that is the one argument. None if there are others."""
+        """Like `arguments`, if a MessagePack payload is the only argument. None if there are other arguments."""
         self.run: Callable[..., Awaitable[Any]] = function if is_async(function) else self._run_in_thread
 
     def arguments(self, message: Message, max_bytes: int) -> list[Any]:
-        """Raises PayloadError if the payload is not what the function is annotated with."""
+        """Decode the arguments. Raises PayloadError if the payload does not match the annotations of the function."""
         return [message if hint is Message else message.decode(hint, max_bytes=max_bytes) for hint in self._wanted]
 
     async def _run_in_thread(self, *arguments: Any) -> Any:
@@ -52,7 +52,8 @@ def bind(function: Callable[..., Any], threads: Executor) -> Call:
     """Read the parameters of a function. A plain function will run in one of the threads.
 
     A parameter annotated `Message` gets the message itself; one other parameter gets the payload, as its annotated type
-    or as plain values; parameters with a default keep it. Raises UsageError for a function that wants anything else.
+    or as plain values; parameters with a default keep it. Raises UsageError for a function with any other required
+    parameter.
     """
     parameters = _parameters(function)
     hints = _hints(function, parameters)

@@ -27,7 +27,7 @@ from trunkline.topic import EVERYTHING, validate_pattern
 
 
 class HandlerOptions(DeliveryOptions, total=False):
-    """Keywords of `bus.on`: those of a subscription, and how the handler runs."""
+    """The keywords of `bus.on`: those of a subscription, and those for running the handler."""
 
     concurrency: int
     timeout_s: float | None
@@ -41,7 +41,7 @@ class Running(Group, frozen=True, kw_only=True):
 
 
 class Handlers:
-    """Also what the dispatcher of each handler needs of the bus."""
+    """The handlers and streams of a bus. It is also the interface of the bus for dispatchers."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class Handlers:
         self._warn_blocked_s = settings.warn_blocked_s
         self._watchdog: LoopWatchdog | None = None
         self.gate: asyncio.Event | None = None
-        """The future that paused handlers wait for."""
+        """The event that paused handlers wait for."""
         self.found_by_rules = 0
-        """Messages that no subscriber matched, and a rule of the router did."""
+        """The number of messages that no subscriber matched, but a rule of the router did."""
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(self._running)
@@ -80,7 +80,7 @@ class Handlers:
         return len(self._running)
 
     def pause(self) -> None:
-        """Handlers finish what they have, and take nothing more."""
+        """Pause all handlers: they finish their current messages and take no more."""
         self.gate = asyncio.Event()
 
     def resume(self) -> None:
@@ -147,7 +147,7 @@ class Handlers:
         self._running.discard(handler)
 
     def start_named(self, name: str, function: Callable[..., Any], **options: Any) -> tuple[Handler, Inbox]:
-        """A handler for the router: served by the broker, but with no subscription of its own."""
+        """Start a handler for the router. The broker serves it, but it has no subscription."""
         joined: list[Inbox] = []
 
         def join(delivery: Delivery) -> Stream:
@@ -176,7 +176,7 @@ class Handlers:
         self._broker.served.listeners.append(listener)
 
     def end(self) -> None:
-        """The bus is closed: its listeners are called no more, and nobody watches over its handlers."""
+        """Called when the bus is closed: remove its listeners and the watchdog of its handlers."""
         for listener in self._listeners:
             self._broker.served.listeners.remove(listener)
         if self._watchdog is not None:
@@ -186,20 +186,23 @@ class Handlers:
     # Closing
 
     async def quiet(self, *, durable: bool = True) -> None:
-        """Return when no handler has anything to do; without `durable`, those of durable subscriptions may have."""
-        # What one handler finishes may be work for another: done when all are quiet at once.
+        """Return when all handlers are idle. Without `durable`, handlers of durable subscriptions may be busy."""
+        # The result of one handler may be work for another, so all must be idle at the same time.
         while busy := self.waited_for(durable=durable):
             await asyncio.gather(*(handler.quiet() for handler in busy))
 
     def waited_for(self, *, durable: bool) -> list[Handler]:
-        """Those that still have something to do; without `durable`, only those whose messages would be lost."""
+        """The handlers that are still busy. Without `durable`, only those whose messages would be lost."""
         return [handler for handler in self._running if handler.busy and (durable or not handler.durable)]
 
     def end_threads(self, *, wait: bool) -> None:
-        """When all handlers have ended. With `wait`, the event loop does not end before their functions do."""
+        """End the threads, after all handlers have ended.
+
+        With `wait`, the event loop does not end before their functions.
+        """
         self._threads.close(wait=wait)
 
     def stop(self) -> None:
-        """Handlers take in nothing new."""
+        """Stop all handlers from accepting new messages."""
         for handler in self._running:
             handler.stop()

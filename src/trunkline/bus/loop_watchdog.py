@@ -23,18 +23,18 @@ MAX_REMEMBERED: Final = 1000
 _HANDLING: Final[frozenset[CodeType]] = frozenset(
     function.__code__ for function in (Handler._handle_plain, Handler._handle, Handler._run)
 )
-"""What calls the function of a handler."""
+"""The functions that call the function of a handler."""
 
 
 class LoopWatchdog:
-    """Create it in the loop that it watches."""
+    """The watchdog of one event loop. It must be created in that loop."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
         self._watched = threading.get_ident()
         self._answered = False
         self._named: set[tuple[str, str, int]] = set()
-        """Handlers with the places where they were stuck: each is named once."""
+        """Handlers with the places where they were stuck. Each is logged once."""
         self._ended = threading.Event()
         self._thread = threading.Thread(
             # Only the thread refers to the loop, so that a closed loop is not kept alive.
@@ -103,7 +103,7 @@ _watchdogs: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, LoopWatchdo
 
 
 def watch_loop(after_s: float) -> LoopWatchdog | None:
-    """The watchdog of this event loop, shared; give it back with `unwatch_loop`. None on virtual time."""
+    """The shared watchdog of this event loop; release it with `unwatch_loop`. None on virtual time."""
     loop = asyncio.get_running_loop()
     if getattr(loop, "virtual", False):
         return None

@@ -20,7 +20,7 @@ def html_of(name: str, place: str, stats: Stats, accounts: Mapping[str, Account]
     """`place` is the URL of the broker, or its kind."""
     page = page_address(place) if ":" in place else ""
     link = f' · <a href="{escape(page)}" target="_blank" rel="noopener">open the page</a>' if page else ""
-    # A notebook is saved and sent around: no password goes into it.
+    # A notebook may be saved and shared, so it must not contain passwords.
     where = _CREDENTIALS.sub("//", place)
     title = f"<b>{escape(name)}</b> on {escape(where)}, {escape(stats.state.value)}{link}"
     counts = (

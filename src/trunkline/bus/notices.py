@@ -40,9 +40,9 @@ class DeadLetterNotices:
         broker.served.announcers.append(self._announce)
 
     def _announce(self, letter: DeadLetter) -> None:
-        """For subscribers to `_dead.>`, and for publishers that wait for an acknowledgement.
+        """Publish a notice for subscribers to `_dead.>`, and notify a publisher that waits for an acknowledgement.
 
-        The death of a notice is not announced again.
+        There is no notice about a notice that could not be handled.
         """
         message = letter.message
         self._hooks.died(letter)
@@ -64,7 +64,7 @@ class DeadLetterNotices:
         self.run(notify())
 
     def run(self, notice: Coroutine[Any, Any, None]) -> None:
-        """Send something in a task of its own. Closing waits for it, for at most `drain_s`."""
+        """Send something in its own task. Closing the bus waits for it for at most `drain_s`."""
         task = asyncio.get_running_loop().create_task(notice)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -72,7 +72,7 @@ class DeadLetterNotices:
     async def _send(self, topic: str, letter: DeadLetter) -> None:
         if not self._broker.has_subscribers(topic):
             return
-        # Payload, format and trace as they were; whom it was for and what it asked no longer count.
+        # Payload, format and trace are kept. Recipient and request are removed.
         notice = self._hooks.reopened(letter.message).replace(
             id="",
             topic=topic,

@@ -1,4 +1,4 @@
-"""Observation: the counters and the history of the bus's own traffic."""
+"""Observation: the counters and the history of the traffic of one bus."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MessageHistory:
         """The maximum number of messages in all runs but the last: a full deque drops its oldest runs."""
         self._last = NO_RUN
         self.add: Callable[[Message], None] = self._entries.append
-        """For messages known to be small."""
+        """Adds a message that is known to be small."""
         self.add_many: Callable[[Iterable[Message]], None] = self._entries.extend
 
     def __len__(self) -> int:
@@ -47,12 +47,12 @@ class MessageHistory:
         self.add(message)
 
     def add_run(self, run: PlainRun) -> None:
-        """One that the bus appends to until something else is added."""
+        """Add a run. The bus appends to it until something else is added."""
         self._in_runs += len(self._last)
         self._last = run
         if self._in_runs > self.max_messages:
             if len(self._entries) == self.max_messages:
-                # Only then some may have fallen out, for it stays full until it is made shorter below.
+                # Only a full deque can have dropped runs, and it stays full until it is shortened below.
                 self._in_runs = sum(len(entry) for entry in self._entries if isinstance(entry, PlainRun))
             while self._entries and self._in_runs - (in_run := _in_run(self._entries[0])) >= self.max_messages:
                 self._in_runs -= in_run
@@ -113,7 +113,7 @@ class Refusals:
 
 
 class Senders:
-    """Messages by sender. The bus's own are what is left of the total, so they cost nothing to count."""
+    """Counts messages by sender. Those of the bus itself are the rest of the total, so they need not be counted."""
 
     def __init__(self, own: str) -> None:
         self._own = own
@@ -132,14 +132,17 @@ class Senders:
 
 
 class Traffic:
-    """The counters and the history of a bus. Updated only here, and by the twin in `Bus.publish`."""
+    """The counters and the history of a bus. Updated only here, and by the inlined copy in `Bus.publish`."""
 
     def __init__(self, name: str, limits: History, broker: Broker) -> None:
         self.total = 0
-        """Without those of `run`."""
+        """The number of accepted messages, without those of `run`."""
         self.unrouted = 0
         self.run = NO_RUN
-        """What the bus may append to. It is ended when anything else is published, and when somebody looks."""
+        """The run that the bus may append to.
+
+        It ends when anything else is published, and when the counters are read.
+        """
         self.sampling: RunSampling | None = None
         """Decides which messages of a run start a trace, if only a share does."""
         self.history = MessageHistory(limits)
@@ -150,7 +153,7 @@ class Traffic:
         self._served = broker.served
 
     def accept(self, messages: Sequence[Message], *, routed: bool, alike: bool) -> None:
-        """Their lane has taken these. `alike` promises that they are small, and the bus's own."""
+        """Count messages that their lane has taken. With `alike`, all are small and were sent by this bus."""
         if self.run is not NO_RUN:
             self.end_run()
         self.total += len(messages)
@@ -164,7 +167,7 @@ class Traffic:
             self.senders.add(message.sender)
 
     def accept_one(self, message: Message, *, routed: bool) -> None:
-        """As `accept`, of one small message."""
+        """As `accept`, for one small message."""
         if self.run is not NO_RUN:
             self.end_run()
         self.total += 1
@@ -175,25 +178,25 @@ class Traffic:
             self.senders.add(message.sender)
 
     def begin_run(self, run: PlainRun) -> None:
-        """The lane takes what the bus appends to it."""
+        """Start a run on a lane. The bus appends messages to it."""
         self.end_run()
         run.sampling = self.sampling
         self.run = run
         self.history.add_run(run)
 
     def end_run(self) -> None:
-        """Count it. The bus appends nothing to it any more."""
+        """End the run and count its messages. The bus no longer appends to it."""
         run, self.run = self.run, NO_RUN
         self.total += len(run)
         if not run.routed:
             self.unrouted += len(run)
 
     def fail(self, error: BaseException) -> None:
-        """A message was accepted, but its publisher got an error, because one subscriber had no room."""
+        """Count a message that was accepted, but whose publisher got an error because one subscriber had no room."""
         self.refusals.by_error[type(error).__name__] += 1
 
     def refuse(self, message: Message, error: BaseException) -> None:
-        """Their publisher got an error."""
+        """Count a refused message. Its publisher gets an error."""
         now_ns = self._world.time_ns()
         self.refusals.add(message.id, self._name, error, now_ns)
         if message.seq and (ledger := self._served.ledger) is not None:
@@ -228,12 +231,12 @@ class Lazy(Mapping[str, int]):
 class Stats(msgspec.Struct, frozen=True):
     """Counters of a bus.
 
-    Of this bus: `total_messages` were accepted; for `total_refused` the publisher got an error, also if only some
-    subscribers had no room, so that the message was accepted; `total_failed` are those, and the deaths in `account`;
-    `unrouted` had no subscriber. Of this process: `account` sums up its subscribers, `pending` of their deliveries are
-    in flight. `per_topic` has what buses of this process published through the same broker or connection. It and
-    `per_sender` are gathered when first looked at. `memory` has the ends of channels in shared memory that were opened
-    with this bus.
+    Counters of this bus: `total_messages` were accepted. For `total_refused` messages the publisher got an error; this
+    includes accepted messages for which only some subscribers had no room. `total_failed` adds the dead letters in
+    `account` to these. `unrouted` messages had no subscriber. Counters of this process: `account` sums up its
+    subscribers, and `pending` of their deliveries are in flight. `per_topic` counts what all buses of this process
+    published through the same broker or connection. `per_topic` and `per_sender` are computed on first access. `memory`
+    has the ends of channels in shared memory that were opened with this bus.
     """
 
     total_messages: int

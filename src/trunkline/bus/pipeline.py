@@ -1,4 +1,4 @@
-"""A pipeline: many publishes under way at once from one task.
+"""A pipeline: many concurrent publishes from one task.
 
 `await bus.publish` on a durable topic waits for the disk. A pipeline continues meanwhile, with a bounded number of
 messages that are not stored yet, and reports their outcome at its end.
@@ -41,7 +41,7 @@ class Pipeline:
         self._publish = publish
         self._publisher = publisher
         self._release = release
-        """Notifies the broker that this pipeline has given up."""
+        """Tells the broker to stop waiting for this pipeline."""
         self._in_flight = in_flight
         self._again = in_flight // 2
         """The number of remaining messages at which a waiting task continues: one wake-up for many messages."""
@@ -56,16 +56,16 @@ class Pipeline:
 
     @property
     def in_flight(self) -> int:
-        """How many are not on disk yet."""
+        """The number of messages that are not on disk yet."""
         return self._begun - self._ended
 
     async def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
-        """Start to publish; return the message's id. Waits only while `in_flight` messages are under way."""
+        """Start to publish; return the message's id. Waits only while `in_flight` messages are not on disk yet."""
         publisher = self._publisher
         known = publisher.known
         lane = known.get(topic)
         if lane is None or fields or not lane.stored:
-            # Not stored, or not plain: as ever, and at its place in the order.
+            # The topic is not stored, or the message is not plain: publish it as usual, after the earlier messages.
             await self._until(0)
             return await self._publish(topic, payload, **fields)
         body: Any = payload
@@ -99,7 +99,7 @@ class Pipeline:
             raise PartlyRefused(refused, count)
 
     async def _until(self, waiting: int) -> None:
-        """Return when no more than so many are under way. Several tasks may wait."""
+        """Return when at most `waiting` messages are not on disk yet. Several tasks may wait."""
         while self._begun - self._ended > waiting:
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._rooms.append((waiting, room))
@@ -111,13 +111,13 @@ class Pipeline:
         self._when_gone.append(callback)
 
     def settled(self, messages: Sequence[Message], failures: Failures) -> None:
-        """These are stored and handed out; some may have been refused by a subscriber."""
+        """Called when these messages are stored and delivered. `failures` are those that a subscriber refused."""
         self._publisher.settled(messages, failures)
         self._refused.extend(failures)
         self._done(len(messages))
 
     def failed(self, messages: Sequence[Message], error: Refused) -> None:
-        """These could not be stored, and were not delivered."""
+        """Called when these messages could not be stored. They were not delivered."""
         self._publisher.failed(messages, error)
         self._refused.extend((message, error) for message in messages)
         self._done(len(messages))
@@ -149,7 +149,10 @@ class Pipeline:
         await self._give_up()
 
     async def _give_up(self) -> None:
-        """Wait for no room and no connection any more. What is under way is stored, and its fates are on record."""
+        """Stop waiting for room or for a connection.
+
+        Messages in flight are still stored, and their fates are recorded.
+        """
         self.gone = True
         for callback in self._when_gone:
             callback()

@@ -37,7 +37,7 @@ REQUEST = MessageType.REQUEST
 
 KNOWN_FIELDS = frozenset(Fields.__annotations__)
 OTHER_NAMES = ("timeout_s", "reply")
-"""Keywords that some of the methods take besides the fields of a message."""
+"""Keywords that some methods accept in addition to the fields of a message."""
 
 
 def _unknown_field(name: str) -> str:
@@ -411,7 +411,10 @@ class BusPublisher:
         raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
 
     def _put_request(self, lane: Lane, message: Message, alike: bool) -> Awaitable[Failures]:
-        """Idle handlers run when the hooks have finished with the request, or in the next iteration if these wait."""
+        """Put a request into its lane.
+
+        Idle handlers run after its hooks, or in the next iteration if the hooks wait.
+        """
         if not self._eager.may_run():
             return lane.put(message, alike=alike)
         self._eager.collecting = EVERYONE
@@ -443,7 +446,10 @@ class BusPublisher:
     # Results that arrive later
 
     def settled(self, messages: Batch, failures: Failures) -> None:
-        """The messages of a pipeline are stored and handed out. `failures` are those that a subscriber refused."""
+        """Called when messages of a pipeline are stored and delivered.
+
+        `failures` are those that a subscriber refused.
+        """
         lane = self.known.get(messages[0].topic)
         routed = lane is None or lane.has_subscribers
         if not failures and max([len(message.payload) for message in messages]) <= self.small:
@@ -453,7 +459,7 @@ class BusPublisher:
             self._count(messages, failures, routed=routed, alike=False)
 
     def failed(self, messages: Batch, error: Refused) -> None:
-        """The messages of a pipeline could not be stored, and were not delivered."""
+        """Called when messages of a pipeline could not be stored. They were not delivered."""
         self._refuse([(message, error) for message in messages])
 
     def _lost(self, messages: Batch, error: Exception) -> None:

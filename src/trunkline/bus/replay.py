@@ -86,7 +86,7 @@ async def replay_dead(
     pace = Pace(per_s)
     choice = Choice(topic=validate_pattern(pattern), subscriber=subscriber, cause=cause, message_id=message_id)
     async for letters in _dead_letters(bus):
-        # One that fails again meanwhile is not for this replay: it would never end.
+        # A message that fails again meanwhile is not replayed again, or the replay might never end.
         found = [letter for letter in letters if letter.key not in seen]
         seen.update(letter.key for letter in found)
         for letter in filter(choice.holds, found):
@@ -100,7 +100,7 @@ async def replay_dead(
 
 
 async def _dead_letters(bus: Bus) -> AsyncIterator[list[DeadLetter]]:
-    """Those in memory; then page by page those that are stored, of which there may be more."""
+    """The dead letters in memory, then the stored ones page by page, which may be more."""
     yield list(bus.dead_letters)
     store, after, more = bus.broker.store, "", True
     while store is not None and more:
@@ -147,7 +147,10 @@ async def replay_these(
     dry_run: bool = False,
     own: bool = False,
 ) -> Replayed:
-    """Publish messages again, in their order; those of the bus itself, answers and notices, only if `own` says so."""
+    """Publish messages again, in order.
+
+    Internal messages of the bus, answers and notices are included only with `own`.
+    """
     ids: list[str] = []
     failed: list[ReplayFailure] = []
     pace = Pace(per_s)
@@ -164,7 +167,7 @@ async def replay_these(
         try:
             await bus.post(_again(bus.hooks.reopened(message), to))
         except Closed:
-            # Nothing after it would fare better.
+            # All later messages would fail, too.
             raise
         except TrunklineError as error:
             failed.append(ReplayFailure(message.id, str(error)))
@@ -184,7 +187,7 @@ def _again(message: Message, to: str | None) -> Message:
 
 
 async def _in_thread(messages: Iterable[Message]) -> AsyncIterator[Message]:
-    """Read beside the event loop, in chunks."""
+    """Read messages in a thread, in chunks."""
     source = iter(messages)
 
     def chunk() -> list[Message]:

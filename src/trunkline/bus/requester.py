@@ -90,7 +90,7 @@ class Requester:
         return self._publisher.publish(self._compose(to, type, value))
 
     def answer_now(self, to: Message, type: MessageType, value: object) -> Awaitable[object] | None:
-        """As `answer`, at once: what is left to be awaited, or None."""
+        """As `answer`, but immediately. Returns an awaitable if there is more to do, else None."""
         lane = self._publisher.lane_of_answer(to.reply_to or REPLIES, to.trace)
         return self._publisher.publish_now(self._compose(to, type, value, lane), lane)
 
@@ -99,7 +99,7 @@ class Requester:
         answer = self._publisher.compose(
             topic, value, type, to.sender or None, request_id, to.correlation_id, None, lane
         )
-        # What has been asked within a trace is answered within it.
+        # The answer belongs to the same trace as the request.
         return answer if to.trace is None else replace(answer, trace=to.trace)
 
     def answer_error(self, to: Message, error: BaseException) -> Awaitable[str]:
@@ -108,14 +108,15 @@ class Requester:
     def answer_failure(self, to: Message, reason: str, traceback: str = "") -> Awaitable[str]:
         kind, _, detail = reason.partition(": ")
         detail = detail[:MAX_DETAIL]
-        # The end of a traceback says where the error was raised; with a text that fills the answer, that is left out.
+        # The end of a traceback shows where the error was raised. If the text fills the answer, the traceback is left
+        # out.
         start = max(0, len(traceback) + len(detail) - MAX_DETAIL)
         return self.answer(to, ERROR, ErrorAnswer(kind, detail, traceback[start:]))
 
     def expect(self, request_id: str, topic: str, timeout_s: float | None, *, timed: bool = True) -> AwaitedAnswer:
         """Register a request, before it is sent. The caller must close it in the table in every case.
 
-        It is due when its time is over, if it is `timed`, and from `time` on otherwise.
+        With `timed`, its time limit starts now, otherwise when `time` is called.
         """
         self._life.check_open()
         if self._loop is None:
@@ -129,7 +130,7 @@ class Requester:
         return awaited
 
     def wait(self, awaited: AwaitedAnswer) -> asyncio.Future[Message]:
-        """The future of its answer. Call this once."""
+        """The future of the answer to a request. Call this once."""
         assert self._loop is not None
         awaited.future = future = self._loop.create_future()
         if awaited.error is not None:
@@ -139,14 +140,14 @@ class Requester:
         return future
 
     def time(self, awaited: AwaitedAnswer) -> None:
-        """Start its time limit."""
+        """Start the time limit of a request."""
         if awaited.request_id in self._requests:
             self._requests.time(awaited)
             if self._timer is None or self._timer.when() > awaited.sent_at_s + awaited.timeout_s:
                 self._watch()
 
     def _watch(self) -> None:
-        """One timer for all requests: it rings when the next one is due."""
+        """Set the timer for the next request that is due. There is one timer for all requests."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -162,7 +163,10 @@ class Requester:
         self._watch()
 
     def _fail_unserved(self, message: Message, nearest: Sequence[str]) -> None:
-        """A request without a subscriber fails at once. One that was sent by hand may still be answered."""
+        """Fail a request that has no subscriber.
+
+        A request that was sent by hand is not failed: it may still be answered.
+        """
         awaited = self._requests.find(message.request_id or "")
         if isinstance(awaited, AwaitedAnswer) and awaited.topic != REPLIES and awaited.got is None:
             awaited.fail(NoResponders(awaited.request_id, message.topic, awaited.timeout_s, nearest))
@@ -197,7 +201,7 @@ class Requester:
 
     @property
     def orphans(self) -> OrphanBox:
-        """As they are now: those that are too old are let go first."""
+        """The current orphans. Those that are too old are removed first."""
         self._requests.orphans.expire(asyncio.get_running_loop().time())
         return self._requests.orphans
 
@@ -207,7 +211,7 @@ class Requester:
         return len(self._requests.orphans)
 
     def end(self) -> None:
-        """The bus closes: all waiting requests fail with BusClosed."""
+        """Called when the bus closes. All waiting requests fail with BusClosed."""
         for stop in self._untap:
             stop()
         if self._timer is not None:
@@ -217,7 +221,10 @@ class Requester:
 
 
 def expects_ack(message: Message) -> bool:
-    """Whether its `reply_to` is notified that it was handled, or is dead. A request has its answer instead."""
+    """Whether the `reply_to` of a message gets a notice that it was handled or is dead.
+
+    A request gets its answer instead.
+    """
     return message.requires_ack and message.reply_to is not None and message.type is not MessageType.REQUEST
 
 

@@ -29,7 +29,8 @@ MAX_CACHED_TOPICS = 10_000
 class Rule(Group, frozen=True, kw_only=True):
     """Messages that match all its filters go to the handler. A filter that is None matches everything.
 
-    `sender` and `recipient` may have `*` and `?` in them; `topic` is a pattern; `where` is a filter expression.
+    `sender` and `recipient` may contain the wildcards `*` and `?`; `topic` is a pattern; `where` is a filter
+    expression.
     """
 
     may_be_zero = frozenset({"priority"})
@@ -89,7 +90,8 @@ class Router:
         self._tap = tap
         self._limits = limits
         self._stamped = stamped
-        # Below zero, where no broker numbers, and above those of an earlier run, which may be in a journal.
+        # Negative, because brokers assign positive numbers, and above the numbers of an earlier run, which may be in a
+        # journal.
         self._routed = itertools.count(now_ns - 2**63)
         self._untap: Callable[[], None] | None = None
         self._handlers: dict[str, tuple[Handler, Inbox]] = {}
@@ -99,7 +101,7 @@ class Router:
         self._cache: dict[str, tuple[_Active, ...]] = {}
 
     def register_handler(self, name: str, function: Callable[..., Any], **options: Any) -> Handler:
-        """A named handler; `options` are those of `bus.on`. It gets what the rules send it, and nothing else."""
+        """Register a named handler; `options` are those of `bus.on`. It gets only messages that rules send to it."""
         if name in self._handlers:
             raise DuplicateName("handler", name)
         self._handlers[name] = self._start(name, function, **options)
@@ -116,7 +118,7 @@ class Router:
         await handler.aclose()
 
     def add_rule(self, rule: Rule) -> None:
-        """From the next message on. Raises UnknownHandler, DuplicateName or InvalidExpression."""
+        """Add a rule, effective from the next message. Raises UnknownHandler, DuplicateName or InvalidExpression."""
         if rule.handler not in self._handlers:
             raise UnknownHandler(rule.handler, list(self._handlers))
         if rule.id in self._rules:
@@ -138,7 +140,7 @@ class Router:
         self.add_rule(msgspec.structs.replace(rule, enabled=enabled))
 
     def rules(self) -> list[Rule]:
-        """In the order in which they are evaluated."""
+        """The rules, in the order in which they are evaluated."""
         return [active.rule for active in sorted(self._rules.values(), key=lambda active: active.rank)]
 
     def handlers(self) -> list[str]:
@@ -149,9 +151,9 @@ class Router:
         return [active.rule for active in self._candidates(message.topic) if active.fits(message)]
 
     async def route(self, message: Message) -> list[str]:
-        """Give a copy of a message to the handlers of the matching rules, and to no one else. Returns their names.
+        """Deliver a copy of a message only to the handlers of the matching rules. Returns their names.
 
-        The bus does this with every publish. Raises NotRouted if no rule fits, and what a publish raises.
+        The bus does the same for every publish. Raises NotRouted if no rule matches, and the errors of `publish`.
         """
         inboxes = self.select(message)
         if not inboxes:
@@ -164,7 +166,7 @@ class Router:
         return [inbox.name for inbox in inboxes]
 
     def select(self, message: Message) -> list[Inbox]:
-        """The inboxes of the handlers that are to get this message, each once, by priority of their rules."""
+        """The inboxes of the handlers for this message, each once, in order of the priority of their rules."""
         chosen: dict[str, Inbox] = {}
         for active in self._candidates(message.topic):
             name = active.rule.handler

@@ -10,19 +10,22 @@ from trunkline.hooks.head import HeadSampling
 
 
 class TopicLanes(Protocol):
-    """Lanes by topic, for messages that need no hook. A mapping is one."""
+    """The interface of lanes by topic, for messages that need no hook. A mapping implements it."""
 
     def get(self, topic: str, /) -> Lane | None: ...
 
 
 class SampledLanes:
-    """Each `get` decides about one publish: None if it is sampled, or undecided because the topic has no lane yet."""
+    """Each `get` decides for one publish.
+
+    It returns None if the message is sampled, or if the topic has no lane yet.
+    """
 
     __slots__ = ("head", "known")
 
     def __init__(self, known: Mapping[str, Lane], head: HeadSampling) -> None:
         self.known = known
-        """For messages that are not sampled, whatever is published now: answers to requests that were not."""
+        """Lanes for messages that are never sampled: answers to requests that were not sampled."""
         self.head = head
 
     def get(self, topic: str, /) -> Lane | None:

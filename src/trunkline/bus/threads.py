@@ -18,13 +18,13 @@ TOGETHER: Final = 64
 """The number of messages that the event loop takes from the queue at once, so that the lock is rarely contended."""
 
 QueuedPublish = tuple[str, object, Fields, Future[str], int]
-"""The last is the size of the payload in bytes, as it counts here."""
+"""Topic, payload, fields, future, and the size of the payload in bytes for the limit MAX_BYTES."""
 
 
 class PublishFuture(Future[str]):
     """The future of a publish from a thread. Most are never used, so its parts are created on first access.
 
-    The condition of a future costs more than the publish, and each is three more objects for the garbage collector.
+    Creating the condition of a future costs more than the publish, and gives the garbage collector three more objects.
     """
 
     _begun = False
@@ -64,7 +64,7 @@ class PublishFuture(Future[str]):
 
 
 class ThreadDoor:
-    """Safe from any thread. The messages of one thread stay in order.
+    """Publishes from any thread. The messages of one thread stay in order.
 
     Its queue has room for `max_pending` messages, and for MAX_BYTES of payloads that are bytes.
     """
@@ -96,7 +96,7 @@ class ThreadDoor:
         self._task: asyncio.Task[None] | None = None
 
     def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> Future[str]:
-        """Publish soon; the future has the id, or the error. You need not wait for it.
+        """Publish soon. The future returns the id or raises the error; waiting for it is optional.
 
         If the queue is full, this call waits until there is room, and raises BackpressureTimeout after `timeout_s`; in
         the event loop's own thread it raises Congested at once. Raises BusClosed if the bus's event loop has ended.
