@@ -314,7 +314,7 @@ class Bus:
         return begun
 
     def _decide_later(self) -> None:
-        """Set the timer for the sampling decision. Until a subscriber reads from a run, nothing else would trigger it."""
+        """Set the timer for the sampling decision: nothing else triggers it until a subscriber reads from the run."""
         self._deciding = asyncio.get_running_loop().call_later(DECIDE_S, self._decide)
 
     def _decide(self) -> None:
@@ -325,7 +325,7 @@ class Bus:
             self._decide_later()
 
     def _watch(self, lane: Any) -> None:
-        """Called periodically. Enables runs on a lane that got all recent messages and whose subscriber has a backlog."""
+        """Called periodically: enables runs on a lane that got all recent messages and has a backlog."""
         number = self._sequence.number
         in_a_row = lane.published - self._watched[0] == number - self._watched[1] and lane is self._watched[2]
         if in_a_row and lane.all_plain and len(lane.plain[0].queue) > WATCH:

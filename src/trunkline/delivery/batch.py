@@ -24,8 +24,9 @@ class Publisher(Protocol):
 
 
 class Batch:
-    """Messages of one topic that were published together. The batch is settled when it waits nowhere, for example for
-    room at a subscriber.
+    """Messages of one topic that were published together.
+
+    It is settled when no part of it waits, for example for room at a subscriber.
     """
 
     __slots__ = (
@@ -81,7 +82,7 @@ class Batch:
         return self.first + self.count - 1
 
     def done(self) -> None:
-        """The batch waits in one place less. After the last one it is settled."""
+        """Decrement `waiting`. The batch is settled when it reaches 0."""
         self.waiting -= 1
         if not self.waiting and self.publisher is not None:
             self.publisher.settled(self)
@@ -102,13 +103,13 @@ class Batch:
         return self.body.envelope if isinstance(self.body, SharedBody) else self.body
 
     def take_over(self, resent: Batch) -> None:
-        """The publisher reconnected and sent the batch again: from now on it belongs to the new connection."""
+        """Move the batch to the new connection of its publisher, which reconnected and sent it again."""
         self.publisher, self.number, self.urgent = resent.publisher, resent.number, resent.urgent
 
     # The methods of `Owner`: the engine opened the batch for subscribers in its process, or for its journal
 
     def withdraw(self) -> None:
-        """The publisher no longer waits: drop the batch where it still waits."""
+        """Drop the batch where it still waits, because its publisher no longer waits for it."""
         self.gone = True
         callbacks, self.on_withdrawn = self.on_withdrawn, None
         for callback in callbacks or ():
@@ -120,7 +121,7 @@ class Batch:
         self.on_withdrawn.append(callback)
 
     def settled(self, messages: Sequence[Message], failures: Failures) -> None:
-        """The messages were offered to all subscribers. `failures` are those that a subscriber refused."""
+        """Called when the messages were offered to all subscribers. `failures` are those that a subscriber refused."""
         self.first = messages[0].seq
         if failures:
             place = {id(message): index for index, message in enumerate(messages)}
@@ -129,7 +130,7 @@ class Batch:
         self.done()
 
     def failed(self, messages: Sequence[Message], error: Refused) -> None:
-        """The messages were neither stored nor delivered."""
+        """Called when the messages were neither stored nor delivered."""
         self.fail(-1, "not_stored", error.why if isinstance(error, NotStored) else str(error))
         self.done()
 
@@ -145,11 +146,10 @@ class BatchPart:
         self.count = count
         self.body = body
         self.why_lost = why_lost
-        """Not empty if the messages are lost: then this part is only the notice of the loss, in their place in the
-        queue."""
+        """Not empty if the messages are lost. This part is then the notice of the loss, at their place in the queue."""
 
     def lose(self, why: str) -> BatchPart:
-        """Returns the notice of its loss."""
+        """Replace the messages by a notice of their loss. Returns that notice."""
         return BatchPart(self.batch, self.first, self.count, b"", why)
 
     @property

@@ -82,14 +82,17 @@ class Books:
         end."""
         self.settled: dict[Fate, int] = dict.fromkeys((Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD), 0)
         self.open = Ranges()
-        """Sent to a remote subscriber, and not reported yet."""
+        """The messages that were sent to a remote subscriber and are not reported yet."""
         self.exact = False
         self.running: list[int] = []
         """The first number of each batch that is being taken one by one."""
         self.spans: list[FateEntry] = []
-        """Delivered: each entry covers all messages of this subscriber from `first` to `last` that have no row."""
+        """Delivered messages.
+
+        Each entry covers all messages of this subscriber from `first` to `last` that have no row.
+        """
         self.rows: list[FateEntry] = []
-        """Sorted by number. They do not overlap."""
+        """The fates that are kept as rows, sorted by number. Rows do not overlap."""
         self._forgotten = 0
         self._max_rows = MAX_ROWS if max_rows is None else max_rows
 
@@ -180,7 +183,7 @@ class Books:
             self._put(first, last, Fate.DROPPED, reason, now_ns)
 
     def reopen(self) -> None:
-        """A dead message was redelivered: it is in flight again."""
+        """Count a dead message as in flight again, because it was redelivered."""
         self.settled[Fate.DEAD] -= 1
 
     def _put(self, first: int, last: int, fate: Fate, reason: str, now_ns: int) -> None:
@@ -223,7 +226,7 @@ class Books:
     # Remote subscribers
 
     def hand(self, first: int, last: int, now_ns: int) -> None:
-        """These messages were sent to the subscriber: they are open."""
+        """Record that these messages were sent to the subscriber. They are open until it reports their fates."""
         self.open.add(first, last)
         if self.open.total > MAX_OPEN and len(self.open) > MAX_OPEN:
             oldest = next(iter(self.open))
@@ -231,10 +234,10 @@ class Books:
                 self.end(begin, end, Fate.DROPPED, UNREPORTED, now_ns)
 
     def report_next(self, first: int, last: int, now_ns: int) -> bool:
-        """The subscriber reports these messages as delivered. They must be its oldest open messages.
+        """Record a report that these messages were delivered, if they are the oldest open messages.
 
-        Nearly all reports are of this kind. If they are not the oldest, this returns False and changes nothing: then
-        call `report`.
+        Nearly all reports are of this kind. Otherwise this returns False and changes nothing; the caller then uses
+        `report`.
         """
         if not self.open.take_first(first, last):
             return False
@@ -254,8 +257,7 @@ class Books:
         return True
 
     def report(self, first: int, last: int, fate: Fate, reason: str, now_ns: int) -> list[tuple[int, int]]:
-        """The subscriber reports the fate of these messages. Returns the ranges that count: sent to it, and not
-        reported before.
+        """Record the reported fate of these messages. Returns the ranges that were sent to it and not reported before.
 
         A message that was lost, or was dead and then redelivered, can still get another fate.
         """
@@ -291,13 +293,16 @@ class Books:
                 self.open.add(number, number)
 
     def revive(self, number: int, now_ns: int) -> None:
-        """A dead message is redelivered. If the books no longer contain it, it is recorded as dead again first."""
+        """Record that a dead message is redelivered.
+
+        If the books no longer contain it, it is first recorded as dead again.
+        """
         if self.fate_of(number) is None:
             self.accepted += 1
             self.end(number, number, Fate.DEAD, "it is already a dead letter", now_ns)
 
     def lose(self, now_ns: int) -> list[tuple[int, int]]:
-        """The subscriber is gone: its open messages are lost. Returns their ranges."""
+        """Record the open messages as lost, because the subscriber is gone. Returns their ranges."""
         lost = list(self.open)
         self.open.clear()
         for first, last in lost:
@@ -307,7 +312,7 @@ class Books:
     # Queries
 
     def has(self, first: int, last: int) -> bool:
-        """Whether the subscriber was offered all of these, as far as that is still known."""
+        """Whether the subscriber was offered all of these messages, as far as the books still contain them."""
         missing = last - first + 1 - self.open.count(first, last)
         if missing:
             for row in (*self.rows, *self.spans):
@@ -339,7 +344,7 @@ class Books:
         return None if known is None else Outcome(name, *known)
 
     def account(self, in_flight: int = 0) -> Account:
-        """`in_flight` is the number of messages that were accepted, and are neither handed over nor settled."""
+        """The counters. `in_flight` is the number of accepted messages that are neither handed over nor settled."""
         return Account(
             accepted=self.accepted,
             delivered=self.delivered,

@@ -1,6 +1,4 @@
-"""The circuit breaker: stops sending to a recipient that keeps failing, and tries again later. Pure: the caller passes
-the time.
-"""
+"""The circuit breaker: stops sending to a recipient that keeps failing, and tries again later. Pure."""
 
 from __future__ import annotations
 

@@ -47,9 +47,7 @@ class Custody:
 
     @property
     def full(self) -> bool:
-        """Whether as many messages are held as the inbox has capacity for. No more are taken until one of them is
-        released.
-        """
+        """Whether the number of held messages has reached the capacity. No more are taken until one is released."""
         return self._inbox.held >= self._inbox.capacity
 
     def hold(self, message: Message) -> Message:
@@ -76,7 +74,10 @@ class Custody:
         return self.leases.holds(message) and self.leases.renew(message.seq, asyncio.get_running_loop().time())
 
     def ack(self, message: Message) -> bool:
-        """The message was handled. False if its lease had ended: it may have been delivered to another consumer."""
+        """Acknowledge a handled message.
+
+        False if its lease had ended: it may have been delivered to another consumer.
+        """
         if not self._release(message):
             return False
         self.forget(message.seq)
@@ -84,7 +85,7 @@ class Custody:
         return True
 
     def ack_many(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages were handled. Returns those whose leases had not ended."""
+        """Acknowledge handled messages. Returns those whose leases had not ended."""
         done = self.leases.end_many(messages)
         if not done:
             return done
@@ -100,9 +101,9 @@ class Custody:
         return done
 
     def fail(self, message: Message, error: BaseException, cause: Cause = Cause.HANDLER_FAILED) -> float | None:
-        """The message was not handled. Returns the pause before the next attempt; None if it is a dead letter now, or
-        if its lease had ended.
-        """
+        """Record a failed attempt.
+
+        Returns the pause before the next one; None if it is a dead letter, or its lease had ended."""
         if not self._release(message):
             return None
         attempt = message.attempts + 1
@@ -123,9 +124,7 @@ class Custody:
         return pause_s
 
     def give_back(self, message: Message) -> bool:
-        """The message was not processed: put it back at the front, without counting an attempt. False if its lease had
-        ended.
-        """
+        """Put an unprocessed message back at the front, without counting an attempt. False if its lease had ended."""
         if not self._release(message):
             return False
         self._inbox.return_to_front(message)
@@ -197,7 +196,7 @@ class Custody:
             self.attempts[seq] = attempts
 
     def forget(self, seq: int) -> None:
-        """The message has its fate: forget its failed attempts."""
+        """Forget the failed attempts at a message that has its fate."""
         if self.attempts:
             self.attempts.pop(seq, None)
 

@@ -1,5 +1,4 @@
-"""Eager steps: an idle worker continues inside the call that has a message for it, not in the next iteration of the
-event loop.
+"""Eager steps: an idle worker continues inside the call that has a message for it, not in the next loop iteration.
 
 The worker runs as its own task: `asyncio.current_task()`, context, timeouts and cancellation are the worker's. CPython
 documents `_enter_task` and `_leave_task` for this, under "Extending".

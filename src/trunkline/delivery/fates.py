@@ -17,7 +17,7 @@ class Fate(enum.StrEnum):
     REFUSED = "refused"
     """Not accepted: the publisher got an error, and no subscriber got the message."""
     UNKNOWN = "unknown"
-    """Only in the answer of `explain`: nobody has a record of the outcome any more. The reason says why."""
+    """Only in the answer of `explain`: there is no record of the outcome any more. The reason says why."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

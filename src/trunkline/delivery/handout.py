@@ -48,7 +48,7 @@ class HandOut:
         task.add_done_callback(self._tasks.discard)
 
     def _offer(self, pending: HandedBatch, start: int) -> tuple[int, Unsettled] | None:
-        """Offer the messages from `start` on. If one has to wait, returns its index and what is left to do for it."""
+        """Offer the messages from `start` on. If one has to wait, returns its index and an Unsettled for it."""
         try:
             route = self._resolve(pending.topic)
         except StreamClosed:

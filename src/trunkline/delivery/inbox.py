@@ -329,7 +329,7 @@ class Inbox(Subscriber[Message]):
         self.room = 0
 
     def end_run(self, part: Unopened) -> None:
-        """The run is closed, and its messages have numbers."""
+        """Take a closed run, whose messages have numbers."""
         self.run = None
         self.books.accepted += part.count
         if self.unopened is None:
@@ -427,7 +427,7 @@ class Inbox(Subscriber[Message]):
             self.check_idle()
 
     def read_by(self, change: int) -> None:
-        """A task starts (1) or stops (-1) iterating over its stream."""
+        """Count a task that starts (1) or stops (-1) iterating over the stream."""
         self.readers += change
         self._measure()
 
@@ -525,7 +525,7 @@ class Inbox(Subscriber[Message]):
         self._measure()
 
     def take_over_parked(self, parked: Parked) -> None:
-        """A publish that waited at another member of the group waits here now, or enters."""
+        """Take over a publish that waited at another member of the group. It waits here, or enters."""
         self.books.accepted += 1
         parked.inbox = self
         self.parked.append(parked)
@@ -581,7 +581,7 @@ class Inbox(Subscriber[Message]):
         return True
 
     def delay(self) -> None:
-        """A message that was handed out waits for its next attempt: it keeps its place in the capacity."""
+        """Count a message that was handed out as waiting for its next attempt. It keeps its place in the capacity."""
         self.delayed += 1
         self._measure()
 
@@ -602,7 +602,7 @@ class Inbox(Subscriber[Message]):
         return self.books.account(self.in_flight)
 
     def outcome_of(self, message: Message) -> Outcome | None:
-        """The outcome of a message here; None if this inbox never had it, as far as is known."""
+        """The outcome of a message here; None if there is no record that this inbox had it."""
         if self.custody is not None and (outcome := self.custody.outcome_of(message)) is not None:
             return outcome
         for waiting in self.messages():

@@ -34,7 +34,7 @@ class Lanes(Generic[T]):
         return len(self.normal) + self.elsewhere
 
     def __iter__(self) -> Iterator[T]:
-        """In the order they would be taken."""
+        """The items, in the order in which they would be taken."""
         for level in self._levels:
             if level > NORMAL:
                 yield from self._others[level]
@@ -70,7 +70,7 @@ class Lanes(Generic[T]):
         return lane
 
     def pop(self) -> T | None:
-        """The oldest of the highest priority."""
+        """Remove and return the oldest item of the highest priority."""
         if self.elsewhere:
             for level in self._levels:
                 if level < NORMAL and self.normal:
@@ -80,7 +80,7 @@ class Lanes(Generic[T]):
         return self.normal.popleft() if self.normal else None
 
     def pop_lowest(self, at_most: int) -> T | None:
-        """The oldest of the lowest priority, unless that is above `at_most`."""
+        """Remove and return the oldest item of the lowest priority, unless that is above `at_most`."""
         below = (level for level in reversed(self._levels) if level < NORMAL and self._others[level])
         above = (level for level in reversed(self._levels) if level > NORMAL and self._others[level])
         lowest = next(below, NORMAL if self.normal else next(above, None))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """All methods are called in the event loop thread, return at once, and never raise.
+    """Receives events. All methods are called in the thread of the event loop, return at once, and never raise.
 
     By default they do nothing: a ledger overrides those whose events it records.
     """
@@ -23,10 +23,10 @@ class Ledger:
     """Whether `delivered`, `delivered_one` and `delivered_each` do anything."""
 
     def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
-        """The inbox delivered all its messages from `first` to `last` that have no row of their own."""
+        """The inbox has delivered all its messages from `first` to `last` that have no separate row."""
 
     def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
-        """The inbox delivered one message, which has its own row."""
+        """The inbox has delivered one message, which has a separate row."""
 
     def delivered_each(self, inbox: Inbox, messages: Sequence[Message], at_ns: int) -> None:
         """Like `delivered_one` for each."""

@@ -24,7 +24,7 @@ class Rate(Group, frozen=True, kw_only=True):
 class Buckets:
     """One bucket per key, for up to `max_buckets` keys. A key whose bucket is full again can be forgotten.
 
-    If all are in use, further keys share one bucket, so that nobody can evade the limit by inventing names.
+    If all are in use, further keys share one bucket, so that clients cannot evade the limit with new names.
     """
 
     def __init__(self, rate: Rate, max_buckets: int = MAX_BUCKETS) -> None:

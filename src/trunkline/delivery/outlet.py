@@ -51,7 +51,7 @@ class OutletClient(Protocol):
     def send_dropped(self, dropped: Dropped) -> None: ...
 
     def congested(self, outlet: Outlet) -> None:
-        """This outlet waits until the connection drains."""
+        """Register an outlet that waits until the connection drains."""
 
 
 class Outlet(Subscriber[BatchPart]):
@@ -113,8 +113,9 @@ class Outlet(Subscriber[BatchPart]):
         """Whether its client reports the fates of messages. If not, messages count as delivered when they are sent."""
         self.ledger = ledger
         self.one_of = one_of
-        """Of several outlets with the same value, the one whose pattern is the topic of a message is the only one that
-        gets it."""
+        """Of all outlets with the same value, only one gets a message if its pattern is exactly the topic of the
+        message.
+        """
 
     def offer(self, batch: Batch) -> None:
         self.books.accepted += batch.count
@@ -125,8 +126,9 @@ class Outlet(Subscriber[BatchPart]):
             self._overflow(self.overflow, part)
 
     def offer_straight(self, head: PublishHead, body: BatchBody, origin: int, first: int) -> bool:
-        """Like `offer`, without building a Batch, if the messages can be sent now. Otherwise returns False and changes
-        nothing.
+        """Like `offer`, without building a Batch.
+
+        If the messages cannot be sent now, returns False and changes nothing.
         """
         count, client, lanes, size, credit = head.count, self._client, self._lanes, len(body), self.credit
         if (
@@ -378,7 +380,7 @@ class Outlet(Subscriber[BatchPart]):
         return any(part.batch is batch and not part.why_lost for part in self._lanes)
 
     def withdraw(self, batch: Batch, reason: str) -> None:
-        """The publisher no longer waits: drop the messages of the batch that still wait here."""
+        """Drop the messages of the batch that still wait here, because their publisher no longer waits."""
         parts = list(self._lanes)
         found = [part for part in parts if part.batch is batch and not part.why_lost]
         if not found:
@@ -398,7 +400,7 @@ class Outlet(Subscriber[BatchPart]):
         self.pump()
 
     def close(self) -> int:
-        """The subscriber is gone: its waiting and unreported messages are lost. Returns their number."""
+        """Record the waiting and unreported messages as lost, because the subscriber is gone. Returns their number."""
         self.closed = True
         before = self.books.settled[Fate.DROPPED]
         for first, last in self.books.lose(self.time_ns()):
@@ -425,7 +427,7 @@ class Outlet(Subscriber[BatchPart]):
         return True
 
     def report_in_order(self, rows: Sequence[FateRow]) -> bool:
-        """Record all rows, if `Books.report_in_order` can: nearly always."""
+        """Record all rows with `Books.report_in_order`. False if that is not possible, which is rare."""
         if self.ledger is not None:
             return False
         delivered = [
@@ -436,7 +438,7 @@ class Outlet(Subscriber[BatchPart]):
         )
 
     def report(self, first: int, last: int, fate: Fate, reason: str) -> int:
-        """The client reports the fate of these messages. Returns the number of those that count."""
+        """Record the fate that the client reports for these messages. Returns how many were not reported before."""
         now_ns = self.time_ns()
         found = self.books.report(first, last, fate, reason, now_ns)
         for begin, end in found:
@@ -445,7 +447,10 @@ class Outlet(Subscriber[BatchPart]):
         return sum(end - begin + 1 for begin, end in found)
 
     def report_earlier(self, first: int, last: int, fate: Fate, reason: str) -> None:
-        """Like `report`, for messages that the client got before this run of the hub. Only a journal knows them."""
+        """Like `report`, for messages that the client got before this run of the hub.
+
+        Only a journal has a record of them.
+        """
         if self.ledger is None:
             return
         if last - first < MAX_EARLIER:

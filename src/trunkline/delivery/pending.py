@@ -33,9 +33,9 @@ class Owner(Protocol):
 
 
 class Waiter:
-    """The publisher of the messages from `start` up to the next waiter: a task that awaits a future, or an owner of
-    many messages. It has neither if it does not wait.
-    """
+    """The publisher of the messages from `start` up to the next waiter.
+
+    It is a task that awaits a future, or an owner of many messages. It has neither if it does not wait."""
 
     __slots__ = ("future", "owner", "start")
 
@@ -92,7 +92,7 @@ class PendingBatch:
         self.plain_tail = 0
         """If not all are plain: the number of plain messages after the last one that is not plain."""
         self.size = 0
-        """The bytes of payload, as far as the sender has counted them."""
+        """The size of the payloads in bytes, as far as the sender has counted it."""
 
     def open(self) -> None:
         if self.run is not None:
@@ -208,7 +208,7 @@ class PendingBatch:
         return found
 
     def settle(self, failures: Failures) -> None:
-        """All messages were offered: notify each publisher of its own failures."""
+        """Notify each publisher of its failures, after all messages were offered."""
         if not failures:
             for waiter, messages in self.shares():
                 waiter.settled(messages, [])
@@ -218,7 +218,7 @@ class PendingBatch:
             waiter.settled(messages, [failed[id(message)] for message in messages if id(message) in failed])
 
     def fail(self, why: Callable[[], Refused]) -> None:
-        """No message was delivered: notify the publishers of the error."""
+        """Notify the publishers of an error, because no message was delivered."""
         for waiter, messages in self.shares():
             waiter.failed(messages, why)
 

@@ -1,4 +1,4 @@
-"""A run: plain messages that one bus publishes one after the other on one topic, kept as columns.
+"""A run: consecutive plain messages of one bus on one topic, kept as columns.
 
 They are sent as columns, and most publishers never read what they have published. So a message is built only when it is
 read. In one process, the messages of a run are built together, when a subscriber takes the first of them.
@@ -22,14 +22,14 @@ class RunLane(Protocol):
     has_subscribers: bool
 
     def count_run(self, run: PlainRun) -> None:
-        """The run is closed: nothing more is appended to it."""
+        """Count a closed run, to which nothing more is appended."""
 
 
 class RunSampling(Protocol):
     """Decides which messages of a run start a trace."""
 
     def decide(self, run: PlainRun) -> None:
-        """Decide about the messages since `decided`: set that, and the `traces` of some."""
+        """Decide about the messages from index `decided` on. Sets `decided`, and the `traces` of sampled messages."""
 
 
 class PlainRun:
@@ -140,9 +140,10 @@ class PlainRun:
         self._wanted = parts * len(self.ids)
 
     def open_part(self, start: int, end: int) -> list[Message]:
-        """The messages of a part. After the last part the run drops its references: messages that a history kept alive
-        would cost their readers cache misses.
-        """
+        """The messages of a part.
+
+        The run drops its references after the last part, because messages that a history keeps alive would cause cache
+        misses."""
         messages = self.messages if end - start == len(self.ids) else self.messages[start:end]
         self.release(end - start)
         return messages

@@ -202,7 +202,7 @@ class Requests:
             self.orphans.claim(request_id, self.answer, self.why)
 
     def time(self, pending: OpenRequest) -> None:
-        """From now on, an open request is due at its deadline."""
+        """Make an open request due at its deadline."""
         waiting = self._by_timeout.get(pending.timeout_s)
         if waiting is None:
             waiting = self._by_timeout[pending.timeout_s] = {}
@@ -219,13 +219,13 @@ class Requests:
         return True
 
     def keep_orphan(self, message: Message, now_s: float, why: Why | None = None) -> Orphan:
-        """Keep an answer that no open request accepts. `why` is the reason, if the caller knows it better."""
+        """Keep an answer that no open request accepts. `why` is the reason, if the caller has a more precise one."""
         orphan = Orphan(message, why or self.why(message), now_s)
         self.orphans.add(orphan)
         return orphan
 
     def why(self, message: Message) -> Why:
-        """Why no request accepts an answer."""
+        """The reason why no request accepts an answer."""
         if message.request_id is None:
             return Why.NO_REQUEST_ID
         if message.request_id in self._open:

@@ -52,7 +52,7 @@ class Tap:
 
 
 class Unsettled:
-    """What is left to do for a message after it was offered: wait for room, and report a refusal to the publisher."""
+    """The remaining work for an offered message: wait for room, and report a refusal to the publisher."""
 
     __slots__ = ("refused", "waiting")
 
@@ -195,7 +195,7 @@ class Route:
         self.has_subscribers = hears or any(outlet.hears for outlet in outlets)
 
     def full(self) -> Iterator[Inbox | Outlet]:
-        """Subscribers that publishers wait for."""
+        """The subscribers that publishers wait for."""
         for sink in self.local:
             for inbox in sink.members if isinstance(sink, GroupSink) else (sink,):
                 if isinstance(inbox, Inbox) and inbox.parked:
@@ -228,7 +228,7 @@ class Route:
         return run
 
     def count_run(self, run: PlainRun) -> None:
-        """The run is closed: number its messages, and put them into the inboxes, unopened."""
+        """Number the messages of a closed run, and put them into the inboxes, unopened."""
         sequence = self._engine.sequence
         sequence.unnumbered = None
         count = len(run)
@@ -267,7 +267,7 @@ class Route:
         return self._put_each(messages)
 
     async def _put_each(self, messages: Sequence[Message]) -> Failures:
-        """Put messages of which some must be offered one by one, and some may have to wait for room."""
+        """Put messages that may have to be offered one by one, or to wait for room."""
         engine = self._engine
         plain = is_plain(messages[0])
         count = len(messages)

@@ -34,7 +34,10 @@ class Stream:
         """Called with each message that requires an acknowledgement and got it, by `ack` or `ack_many`."""
 
     def read_with(self, read: Callable[[Message], Message]) -> None:
-        """Return what `read` makes of each message. The lease and the dead letter keep the original message."""
+        """Convert each message with `read` before it is returned.
+
+        The lease and the dead letter keep the original message.
+        """
         self._read = read
         self._simple = False
 
@@ -64,7 +67,7 @@ class Stream:
 
     @property
     def depth(self) -> int:
-        """How many messages wait."""
+        """The number of waiting messages."""
         return self._inbox.depth
 
     @property
@@ -241,16 +244,14 @@ class Stream:
     # Acknowledgement
 
     def ack(self, message: Message) -> bool:
-        """The message was handled. False if its lease had ended: it may have been delivered again."""
+        """Acknowledge a handled message. False if its lease had ended: it may have been delivered again."""
         done = self.custody.ack(message)
         if done and message.requires_ack and self.on_ack is not None:
             self.on_ack(message)
         return done
 
     def ack_many(self, messages: Sequence[Message]) -> int:
-        """The messages were handled: like `ack` for each, but faster. Returns the number of those whose leases had not
-        ended.
-        """
+        """Acknowledge handled messages: like `ack` for each, but faster. Returns how many leases had not ended."""
         done = self.custody.ack_many(messages)
         if self.on_ack is not None:
             for message in done:
@@ -259,17 +260,18 @@ class Stream:
         return len(done)
 
     def nack(self, message: Message, reason: str = "not handled") -> float | None:
-        """The message was not handled: it is tried again after the pause that is returned. None if that was the last
-        attempt and it is now a dead letter, or if its lease had ended before.
-        """
+        """Report that a message was not handled. It is tried again after the returned pause.
+
+        Returns None if this was the last attempt and the message is now a dead letter, or if its lease had ended
+        before."""
         return self.custody.fail(self.custody.leases.original(message), Nacked(reason), Cause.HANDLER_FAILED)
 
     def reject(self, message: Message, reason: str) -> None:
-        """The message cannot be handled: it becomes a dead letter at once."""
+        """Make a message that cannot be handled a dead letter at once."""
         self.custody.fail(self.custody.leases.original(message), Reject(reason), Cause.REJECTED)
 
     def extend(self, message: Message) -> bool:
-        """Hold it for another lease; False if the lease had ended."""
+        """Renew the lease of a message. False if the lease had ended."""
         return self.custody.renew(message)
 
     # The end
@@ -288,7 +290,7 @@ class Stream:
 
     @property
     def busy(self) -> bool:
-        """Whether messages are in flight here, or on their way."""
+        """Whether messages are in flight here, or in transit to this stream."""
         return bool(self._inbox.in_flight)
 
     async def drained(self) -> None:

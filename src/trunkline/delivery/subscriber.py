@@ -75,7 +75,7 @@ class Subscriber(abc.ABC, Generic[Item]):
         self.pattern = pattern
         self.time_ns = time_ns
         self.capacity = capacity
-        """In messages."""
+        """The maximum number of waiting messages."""
         self.overflow = overflow
         self.books = books
         self.ledger: Ledger | None = None
@@ -143,7 +143,7 @@ class Subscriber(abc.ABC, Generic[Item]):
 
     @abc.abstractmethod
     def _overfull(self) -> str | None:
-        """Why an item must be evicted, if the queue exceeds a limit; otherwise None."""
+        """The reason why an item must be evicted, if the queue exceeds a limit; otherwise None."""
 
     @abc.abstractmethod
     def _evict(self, item: Item, why: str) -> None:

@@ -62,7 +62,7 @@ class Served(Protocol):
     def account(self) -> Account: ...
 
     def outcome_of(self, message: Message) -> Outcome | None:
-        """The outcome of a message here; None if the subscriber never had it, as far as is known."""
+        """The outcome of a message here; None if there is no record that the subscriber had it."""
 
 
 class Subscribers:
@@ -250,7 +250,7 @@ class Subscribers:
         return gate
 
     def handled(self, message: Message, well: bool) -> None:
-        """A handler or an actor of this process has processed a message, or a request was not answered in time."""
+        """Notify listeners that a message was processed, or that a request was not answered in time."""
         if not self.listeners:
             return
         if not well and message.type is MessageType.REQUEST:
@@ -261,7 +261,10 @@ class Subscribers:
             listener(message, well)
 
     def answered(self, request: Message, well: bool) -> None:
-        """A request of this process was answered. A failure that its handler already reported is not counted again."""
+        """Notify listeners that a request was answered.
+
+        A failure that its handler already reported is not counted again.
+        """
         if well or request.id not in self._failed:
             self.handled(request, well)
 

@@ -24,9 +24,9 @@ class UnopenedBatch(msgspec.Struct, frozen=True):
     first: int
     count: int
     body: columns.Body
-    """Checked by `columns.read_plain`."""
+    """The columns, already checked by `columns.read_plain`."""
     size: int
-    """In bytes."""
+    """The size in bytes."""
 
     @property
     def last(self) -> int:
@@ -98,7 +98,7 @@ class UnopenedQueue:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
         return sum([batch.size for batch in self._batches])
 
     @property
