@@ -1,4 +1,4 @@
-"""Producers that processes of this machine find by a file, whatever directory there is."""
+"""Descriptor files by which processes on this machine find producers, with or without a directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Announcements:
         self._files = Descriptors()
 
     def announce(self, request: control.ProducerRegister) -> None:
-        """Have others on this machine find a producer. What a directory has refused is not announced."""
+        """Write the descriptor file of a producer. Producers that a directory refused are not announced."""
         descriptor = Descriptor(
             channel=request.channel,
             shm_name=request.shm_name,

@@ -1,8 +1,8 @@
 """A client of a directory: turns calls into requests of the control protocol, and repeats registrations later.
 
-Everything works without an answer, too: what would register says False and what would find says None, with one warning
-until there is an answer again. What was registered is registered again by itself when the directory comes, or comes
-back; channels and schemas are made again if it is another one, which may know nothing.
+Calls also work while the directory does not answer: registrations return False and lookups return None. One warning is
+logged until there is an answer again. Registrations are repeated automatically when the directory is available again.
+Channels and schemas are created again if it is another directory, which may be empty.
 """
 
 from __future__ import annotations
@@ -28,13 +28,19 @@ Key = tuple[str, ...]
 
 
 class AskedDirectory(abc.ABC):
-    """A refusal is raised as HubRefused, with its code: schema_mismatch, forbidden, not_owner, …"""
+    """The client of a directory.
+
+    A refusal is raised as HubRefused, with its code: schema_mismatch, forbidden, not_owner, …
+    """
 
     def __init__(self, owner: str, url: str) -> None:
         self._owner = owner
         self._url = url
         self._made: dict[Key, control.Ask] = {}
-        """Schemas and channels, in order, for another directory after a reconnection."""
+        """The requests that created schemas and channels, in order.
+
+        They are repeated at another directory after a reconnection.
+        """
         self._registered: dict[Key, control.Ask] = {}
         self._announcements = Announcements()
         self._warned = False
@@ -47,7 +53,7 @@ class AskedDirectory(abc.ABC):
 
     @abc.abstractmethod
     async def _ask(self, request: control.Ask, kind: type[A]) -> A | None:
-        """The answer; None without an answer, which is logged once until there is one."""
+        """The answer; None if there is none. A missing answer is logged once, until there is an answer again."""
 
     # Producers and consumers
 
@@ -62,10 +68,11 @@ class AskedDirectory(abc.ABC):
         shm_name: str = "",
         metadata: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Produce on a channel; True if the hub knows. The schema, a type or a JSON Schema, is put there first.
+        """Register a producer of a channel; True if the hub has it.
 
-        It is put with `version` and `compatibility`, as by `put_schema`. Whoever produces first makes the channel,
-        unless it was created. Raises InvalidSettings if the config cannot be.
+        The schema, a type or a JSON Schema, is registered first. It is registered with `version` and `compatibility`,
+        as by `put_schema`. The first producer creates the channel, unless it exists. Raises InvalidSettings if the
+        config is not valid.
         """
         config = config or Config()
         if problem := config.problem():
@@ -96,7 +103,10 @@ class AskedDirectory(abc.ABC):
         return terms_of(await self._described(known, ("producer", channel)))
 
     async def _described(self, known: bool, key: Key) -> ChannelInfo:
-        """The channel that was just registered for, or not."""
+        """The description of a channel after a registration.
+
+        Raises HubUnavailable, and drops the registration, without a hub.
+        """
         info = await self.describe(key[1]) if known else None
         if info is None:
             self._drop(key)
@@ -133,7 +143,7 @@ class AskedDirectory(abc.ABC):
         return await self._do(control.ConsumerUnregister(id=0, channel=channel, consumer_id=consumer_id))
 
     async def discover_producer(self, channel: str, *, schema: Any = None) -> DiscoveryResponse | None:
-        """The producers of a channel and the place of its data; None without a producer.
+        """The producers of a channel and the location of its data; None if there is no producer.
 
         Raises HubRefused if the schema differs.
         """
@@ -141,9 +151,10 @@ class AskedDirectory(abc.ABC):
         return checked(found, schema) if found is not None and found.producers else None
 
     async def find(self, channel: str, *, schema: Any = None) -> DiscoveryResponse | None:
-        """As `discover_producer`, and if the hub does not answer, or knows of none, by the files of this machine.
+        """As `discover_producer`.
 
-        The schema is compared with that of the file then, in the same way.
+        If the hub does not answer or has no producer, the descriptor files of this machine are used. The schema is then
+        compared with that of the file, in the same way.
         """
         found = await self.discover_producer(channel, schema=schema)
         if found is not None:
@@ -163,7 +174,10 @@ class AskedDirectory(abc.ABC):
     async def create_channel(
         self, channel: str, *, pattern: str = "", schema: Any = None, qos: Qos | None = None, description: str = ""
     ) -> bool:
-        """Create a channel, by default for the topic with its name; True if the hub has it, also from before."""
+        """Create a channel, by default for the topic with its name.
+
+        True if the hub has it, even if it existed before.
+        """
         hash = "" if schema is None else hash_of(schema)
         info = None if schema is None else await self._have_schema(channel, schema_of(schema), hash, "")
         request = control.ChannelCreate(
@@ -206,7 +220,7 @@ class AskedDirectory(abc.ABC):
         return info
 
     async def get_schema(self, name: str = "", version: str = "", *, hash: str = "") -> SchemaInfo | None:
-        """By name, the last version unless one is given, or by hash."""
+        """A schema by name (the last version unless one is given) or by hash."""
         found = await self._ask(control.SchemaGet(id=0, name=name, version=version, hash=hash), control.Schemas)
         return None if found is None else found.schemas[0]
 
@@ -218,7 +232,7 @@ class AskedDirectory(abc.ABC):
     async def _have_schema(
         self, name: str, schema: dict[str, Any], hash: str, version: str, compatibility: str = ""
     ) -> SchemaInfo | None:
-        """Register it, unless it exists: a producer does not need the right to register schemas."""
+        """Register a schema, unless it exists. If it exists, a producer does not need the right to register schemas."""
         try:
             info = await self.get_schema(hash=hash)
         except HubRefused as error:
@@ -280,6 +294,6 @@ class AskedDirectory(abc.ABC):
             self._announcements.withdraw(key[1])
 
     def withdraw(self) -> None:
-        """The last bus on this connection closes: remove its descriptor files."""
+        """Remove the descriptor files. Called when the last bus on this connection closes."""
         for key in list(self._registered):
             self._drop(key)

@@ -1,7 +1,7 @@
-"""The interface of a broker: it moves messages by publish and subscribe, and knows nothing about handlers.
+"""The interface of a broker: it moves messages by publish and subscribe, and does not depend on handlers.
 
 A broker implements `publish`, `subscribe`, `tap` and `aclose`, and states its features. Everything else has a
-default. A broker that stores messages has a `store`, one that knows channels has a `directory`.
+default. A broker that stores messages has a `store`; one that supports channels has a `directory`.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ class Feature(enum.StrEnum):
     CHANNELS = "channels"
     """A directory of channels and schemas."""
     RIGHTS = "rights of identities"
-    """Rules that limit what an identity may do. What they forbid is refused with NotAllowed."""
+    """Rules that limit what an identity may do. A forbidden operation raises NotAllowed."""
 
 
 class Lane(Protocol):
-    """The way in for one topic. What is put there is numbered in place, so nobody else may hold it.
+    """The publishing path of one topic.
 
-    Awaited, messages are in the inboxes (in memory), stored, or on their way to the hub. What comes back are those that
-    a subscriber refused. Raises Refused or HubError if none was accepted.
+    Messages get their numbers in place, so no other code may hold references to them. After an awaited put, messages
+    are in the inboxes (in memory), stored, or in transit to the hub. The result is the list of messages that a
+    subscriber refused. Raises Refused or HubError if none was accepted.
     """
 
     @property
     def plain(self) -> tuple[Inbox, ...] | None:
-        """The inboxes in this process that plain messages may be appended to; None if that is not the way here."""
+        """The inboxes in this process to which plain messages may be appended; None if that is not allowed."""
 
     @property
     def has_subscribers(self) -> bool:
@@ -63,27 +64,39 @@ class Lane(Protocol):
 
     @property
     def unserved(self) -> bool:
-        """Whether it is certain that nobody gets a message here. Where that is decided elsewhere, it is reported."""
+        """Whether it is certain that a message here has no subscriber.
+
+        If that is decided elsewhere, it is reported later.
+        """
 
     @property
     def stored(self) -> bool:
-        """Whether messages are stored, or sent elsewhere, before they are handed out: they get their numbers then."""
+        """Whether messages are stored, or sent to another process, before they are delivered.
+
+        They get their numbers then.
+        """
 
     @property
     def immediate(self) -> bool:
         """Whether a publish need not wait: `put_now` is enough while it returns True."""
 
     def reserve(self, count: int) -> int:
-        """The first of so many numbers for messages that are put here next; 0 if they get them later."""
+        """Reserve `count` numbers for the messages that are put here next.
+
+        Returns the first; 0 if numbers are assigned later.
+        """
 
     def put_now(self, message: Message) -> bool:
         """Take one plain message, without reporting its fate. False if that is not possible now."""
 
     def put(self, message: Message, *, alike: bool) -> Awaitable[Failures]:
-        """Take one message. `alike` promises that it was published without header fields."""
+        """Take one message. With `alike`, the caller guarantees that it was published without header fields."""
 
     def put_many(self, messages: Batch[Message], *, alike: bool) -> Awaitable[Failures]:
-        """Take messages of one kind. `alike` promises that all are plain, and of one sender and one format."""
+        """Take messages of one kind.
+
+        With `alike`, the caller guarantees that all are plain, and of one sender and format.
+        """
 
 
 class OwnedLane(Lane, Protocol):
@@ -94,7 +107,7 @@ class OwnedLane(Lane, Protocol):
 
 
 class Broker(abc.ABC):
-    """One per process and place; any number of buses may share it. Used from one event loop thread."""
+    """One per process and address; any number of buses may share it. Used in the thread of one event loop."""
 
     name: ClassVar[str]
     features: frozenset[Feature]
@@ -103,7 +116,7 @@ class Broker(abc.ABC):
     url = ""
     """Its URL; empty if it is in this process."""
     here = False
-    """Whether publishers and subscribers are in this process: then a tap can make publishers wait."""
+    """Whether publishers and subscribers are in this process. If so, a tap can make publishers wait."""
     foreign_topics = False
     """Whether programs without Trunkline may publish there, on topics that they have named."""
     store: Store | None = None
@@ -122,7 +135,7 @@ class Broker(abc.ABC):
         """The lanes of topics in use."""
 
     def lane(self, topic: str) -> Lane:
-        """The way in for a topic. A broker overrides this, or `publish`."""
+        """The lane of a topic. A broker overrides this, or `publish`."""
         return PublishLane(self, topic)
 
     async def publish(self, batch: Batch[Message]) -> None:
@@ -152,9 +165,9 @@ class Broker(abc.ABC):
     ) -> Callable[[], None]:
         """Call `take` with each matching message as it arrives. It may return further sinks for the message.
 
-        For the bus's own parts: answers to requests, routing rules, actors. Returns a function that removes the tap. A
-        tap without `hears` does not count as a subscriber. Where `inbox_of` names an inbox for a topic, `take` need
-        not be called; when that changes, call `forget_route`.
+        It is used for internal parts of the bus: answers to requests, routing rules, actors. Returns a function that
+        removes the tap. A tap without `hears` does not count as a subscriber. If `inbox_of` returns an inbox for a
+        topic, `take` need not be called; when the inbox changes, call `forget_route`.
         """
 
     @abc.abstractmethod
@@ -162,11 +175,11 @@ class Broker(abc.ABC):
         """End all streams. Messages that were not taken get a fate. Closing twice is allowed."""
 
     async def begin(self) -> None:
-        """A bus on this broker is entered. Most brokers do nothing here."""
+        """Called when a bus on this broker is entered. Most brokers do nothing here."""
         return
 
     def forget_route(self, topic: str) -> None:
-        """The inbox that a tap returns for a topic has changed."""
+        """Must be called when the inbox that a tap returns for a topic has changed."""
         return
 
     def reply_topic(self) -> str:
@@ -182,22 +195,22 @@ class Broker(abc.ABC):
         raise Unsupported(self.name, Feature.LINKS.value)
 
     async def flush(self) -> None:
-        """Return when everything published so far is with the broker."""
-        # Nothing to do where a publish is with the broker when it returns.
+        """Return when the broker has received everything that was published so far."""
+        # By default, the broker has a message when its publish returns: nothing to do.
         return
 
     def release_gone(self) -> None:
-        """An owner of messages has given up: those that are not with the broker, and have no other owner, fail now."""
+        """Fail the unsent messages whose owners have all given up."""
         return
 
     def on_lost(self, report: Callable[[Batch[Message], Exception], None]) -> None:
-        """Have somebody told of messages whose publisher did not wait, and that did not reach the broker."""
-        # Where a publish is with the broker when it returns, there are none.
+        """Set a callback for messages that did not reach the broker and whose publisher did not wait."""
+        # By default, the broker has a message when its publish returns: there are none.
         return
 
     def on_unserved(self, report: Callable[[Message, Batch[str]], None]) -> None:
-        """Have somebody told of requests that nobody got, and of the nearest topics with subscribers."""
-        # Where subscribers are in this process, the lane knows.
+        """Set a callback for requests without a recipient, with the most similar topics that have subscribers."""
+        # If subscribers are in this process, the lane reports this.
         return
 
     def nearest(self, topic: str) -> Batch[str]:
@@ -205,7 +218,7 @@ class Broker(abc.ABC):
         return ()
 
     def check_written(self, topic: str) -> None:
-        """Raises InvalidTopic for a topic or pattern with slashes that a program of ours uses."""
+        """Raises InvalidTopic for a topic or pattern with slashes that a program with Trunkline uses."""
         if "/" in topic and not self.foreign_topics:
             refuse_slashes(topic)
 
@@ -236,13 +249,13 @@ class Broker(abc.ABC):
     # Information
 
     def recent(self, message_id: str) -> Message | None:
-        """A message that is still remembered in this process."""
+        """A recent message of this process, by id."""
         return next((found for find in self.finders if (found := find(message_id)) is not None), None)
 
     async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
-        """The message, if the caller or the broker knows it, and what became of it: one outcome a subscriber.
+        """The message, if the caller or the broker has it, and its fates: one outcome per subscriber.
 
-        Where subscribers are elsewhere, they are asked. Raises HubUnavailable if they cannot be.
+        Subscribers in other processes are queried. Raises HubUnavailable if that is not possible.
         """
         if self.store is not None:
             return await self.store.explain(message_id, known)

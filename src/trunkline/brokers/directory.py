@@ -14,16 +14,16 @@ from trunkline.wire.control import ChannelInfo, Config, DiscoveryResponse, Qos, 
 
 
 class Terms(NamedTuple):
-    """What a channel says to its consumers: the topics, and how they are delivered unless asked otherwise."""
+    """The contract of a channel for its consumers: the topics, and the default options of delivery."""
 
     pattern: str
     options: DeliveryOptions
 
 
 class Directory(Protocol):
-    """The `directory` of a broker. One that knows no channels has None there.
+    """The `directory` of a broker; None for a broker without channels.
 
-    Where the directory cannot be reached, what would register returns False and what would find returns None.
+    While the directory cannot be reached, registrations return False and lookups return None.
     """
 
     async def attach(
@@ -36,7 +36,7 @@ class Directory(Protocol):
     async def register_consumer(
         self, channel: str, consumer_id: str, *, schema: Any = None, metadata: Mapping[str, Any] | None = None
     ) -> bool:
-        """As `attach`, without the contract: also before there is a directory to be reached."""
+        """As `attach`, without the contract. It can be called before the directory can be reached."""
 
     async def register_producer(
         self,
@@ -49,7 +49,7 @@ class Directory(Protocol):
         shm_name: str = "",
         metadata: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Register a producer; the first one of a channel makes it."""
+        """Register a producer. The first producer of a channel creates the channel."""
 
     async def attach_producer(
         self, channel: str, *, schema: Any = None, metadata: Mapping[str, Any] | None = None
@@ -59,7 +59,7 @@ class Directory(Protocol):
     async def unregister_producer(self, channel: str) -> bool: ...
 
     async def find(self, channel: str, *, schema: Any = None) -> DiscoveryResponse | None:
-        """Who produces on a channel, and where its data is; None if nobody is known to. Raises HubRefused."""
+        """The producers of a channel, and the location of its data; None if no producer is known. Raises HubRefused."""
 
     async def create_channel(
         self, channel: str, *, pattern: str = "", schema: Any = None, qos: Qos | None = None, description: str = ""
@@ -81,7 +81,7 @@ class Directory(Protocol):
 
 
 def checked(found: DiscoveryResponse, schema: Any) -> DiscoveryResponse:
-    """What was found; raises HubRefused if it has another schema than this."""
+    """The found channel. Raises HubRefused if it has another schema than `schema`."""
     if schema is not None and (expected := hash_of(schema)) != found.schema_hash:
         text = f"schemas differ on {found.channel}: it has {found.schema_hash or 'none'}, expected is {expected}"
         raise HubRefused("schema_mismatch", text)
@@ -98,7 +98,7 @@ def terms_of(info: ChannelInfo) -> Terms:
 def sift(
     checker: Checker | None, channel: str, messages: Sequence[Message], max_bytes: int
 ) -> tuple[list[Message], Failures]:
-    """The messages that fit the schema of their channel, and those that do not, with why."""
+    """The messages that match the schema of their channel, and the others, each with its problem."""
     fitting: list[Message] = []
     broken: Failures = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""A broker around another one: it forwards everything. A subclass changes what it is for."""
+"""A broker that forwards everything to another one. Subclasses change parts of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trunkline.message import Message
 
 
 class ForwardingBroker(Broker):
-    """Its own `lanes` are empty, so that whatever is published goes through `publish` or `lane`."""
+    """Forwards all calls. Its `lanes` are empty, so that every publish goes through `publish` or `lane`."""
 
     name = "forwarding"
 

@@ -41,7 +41,7 @@ class MemoryBroker(Broker):
         self._hand_out = HandOut(self.resolve, self.settings.backpressure)
 
     def served_at(self, address: str) -> None:
-        """Called by the hub on this broker when it listens."""
+        """Called by the hub that serves this broker when it listens."""
 
     # Publishing
 
@@ -109,7 +109,7 @@ class MemoryBroker(Broker):
         return first
 
     def withdraw(self, batch: Batch, why: str) -> None:
-        """The publisher no longer waits: drop the batch where it still waits for room."""
+        """Drop a batch where it still waits for room, because its publisher no longer waits."""
         batch.withdraw()
         for outlet in self.resolve(batch.topic).outlets:
             outlet.withdraw(batch, why)

@@ -1,4 +1,4 @@
-"""What a broker stores: the interface for stored messages, fates and dead letters."""
+"""The store of a broker: the interface for stored messages, fates and dead letters."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from trunkline.wire.control import LetterFailure
 
 
 class Store(Protocol):
-    """The `store` of a broker. One that stores nothing has None there."""
+    """The `store` of a broker; None for a broker that stores nothing."""
 
     @property
     def local(self) -> LocalStore | None:
-        """The same store, if it is in this process: what a hub needs to serve it to others."""
+        """The same store, if it is in this process. A hub uses it to serve other processes."""
 
     async def last(self, topic: str, before: int | None = None) -> Message | None:
-        """The stored message with the highest number on a topic, below `before` if that is given; None if none is.
+        """The stored message with the highest number on a topic, below `before` if given; None if there is none.
 
-        Everything whose publish has returned counts. Raises TopicNotStored if the broker does not store the topic, and
-        JournalDamaged if the message cannot be read: an older one is never given in its place.
+        This includes every publish that has returned. Raises TopicNotStored if the broker does not store the topic, and
+        JournalDamaged if the message cannot be read: an older message is never returned instead.
         """
 
     async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
         """As `Broker.explain`."""
 
     async def recall_dead_letters(self, after: str = "") -> tuple[list[DeadLetter], str]:
-        """A page of stored dead letters, oldest first, ready to be replayed, and where the next page begins.
+        """A page of stored dead letters, oldest first, ready to be replayed, and the start of the next page.
 
-        The first page begins at "", and none begins there: after the last one.
+        The first page starts at "". After the last page, the returned start is "".
         """
 
     def recall_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
@@ -49,7 +49,7 @@ class Store(Protocol):
         """Remove a durable subscription permanently; False if there is none. Its subscribers must have left."""
 
     def pause(self) -> None:
-        """Hand out nothing more of what is stored: the bus is about to close."""
+        """Stop delivering stored messages, because the bus is about to close."""
 
 
 class KeptDeadLetter(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class KeptDeadLetter(msgspec.Struct, frozen=True):
 
     letter: DeadLetter
     whole: bool
-    """Whether its payload, its traceback and its attempts are there."""
+    """Whether its payload, traceback and attempts are included."""
     returns: bool
     """Whether it can be redelivered from anywhere; if not, only in the process of its subscriber."""
 
@@ -66,7 +66,7 @@ class KeptDeadLetters(Protocol):
     """The dead letters that a hub or an engine keeps, for tools."""
 
     async def keeps(self) -> bool:
-        """Whether it keeps any."""
+        """Whether dead letters are kept."""
 
     async def find(
         self,
@@ -81,15 +81,19 @@ class KeptDeadLetters(Protocol):
         """Dead letters, oldest first. `brief` may leave payloads and tracebacks out."""
 
     async def replay(self, letters: Iterable[DeadLetter]) -> list[LetterFailure]:
-        """Redeliver them to the subscribers that failed. Says which stay, and why."""
+        """Redeliver dead letters to the subscribers that failed.
+
+        Returns those that were not redelivered, with the reasons.
+        """
 
 
 class Retention(Group, frozen=True, kw_only=True):
-    """How much of the topics that match is kept: the first rule that matches counts, and no limit means for ever.
+    """How long messages on matching topics are kept. The first rule that matches applies.
 
-    Messages that a durable subscription has not read are kept beyond all limits, unless `even_unread` is set. With
-    `keep_last` the last message of each topic is kept, whatever the limits; for the states of actors that is always so.
-    Whole batches, and what one sealed file has of a topic, are kept or removed together.
+    Without a limit, they are kept for ever. Messages that a durable subscription has not read are kept beyond all
+    limits, unless `even_unread` is set. With `keep_last` the last message of each topic is kept, whatever the limits;
+    this always applies to the states of actors. The messages of one batch are kept or removed together, and so are the
+    messages of one topic in a sealed file.
     """
 
     topics: str = EVERYTHING
@@ -105,12 +109,12 @@ class Retention(Group, frozen=True, kw_only=True):
 
 
 class DurablePlace(NamedTuple):
-    """How far a durable subscription is."""
+    """The position of a durable subscription."""
 
     name: str
     pattern: str
     behind: int
-    """Stored messages that match, and have no fate yet."""
+    """The number of stored messages that match and have no fate yet."""
 
 
 class StoreSummary(NamedTuple):
@@ -120,13 +124,13 @@ class StoreSummary(NamedTuple):
 
 
 class ReservedNumbers(Protocol):
-    """Numbers that may be given now, and count as used even if this process is killed."""
+    """Numbers that may be assigned now. They count as used even if this process is killed."""
 
     due: int
-    """If a higher number was given, call `extend`."""
+    """When a higher number than this was assigned, call `extend`."""
 
     async def begin(self) -> None:
-        """Reserve the first numbers of this run. On return, that is on disk."""
+        """Reserve the first numbers of this run. The reservation is on disk when this returns."""
 
     def extend(self) -> None:
         """Reserve further numbers with the next commit."""
@@ -153,45 +157,48 @@ class LocalStore(Protocol):
         """The numbers of the stored messages between two numbers. Only the last 100,000 numbers are looked up."""
 
     def durable_names(self) -> list[str]:
-        """The names of durable subscriptions that it keeps a place for."""
+        """The names of the durable subscriptions."""
 
     async def summary(self) -> StoreSummary:
-        """What waits for somebody to look at it, and how far each durable subscription is."""
+        """The number of dead letters and orphans, and the position of each durable subscription."""
 
     def retain(self, rules: tuple[Retention, ...]) -> None:
-        """Apply these rules of retention, after those of its settings."""
+        """Apply these retention rules, after those of the settings."""
 
 
 Change = Callable[[DeadLetter, str | None], Message]
-"""The message that a letter is replayed as; raises if the letter stays.
+"""Returns the message as which a letter is replayed. Raises an error if the letter is not replayed.
 
-Its arguments are the letter, and the pattern of the durable subscription or group member where it died, if any.
+The arguments are the letter, and the pattern of the durable subscription or group member that failed, if any.
 """
 
 
 class DeadLetterStore(Protocol):
-    """Dead letters on disk, beyond those that a process remembers. Its methods see everything that happened before."""
+    """Dead letters on disk, including those that are no longer in memory. Its methods see all earlier changes."""
 
     async def page(
         self, choice: Choice, limit: int, max_bytes: int, after: str, may_see: Callable[[str], bool]
     ) -> tuple[list[tuple[DeadLetter, bool]], str]:
-        """Letters on topics for which `may_see` is true, oldest first, and where the next page begins ("": nowhere).
+        """Letters on topics for which `may_see` is true, oldest first, and the start of the next page or "".
 
-        Each with whether it can be replayed from here, to a durable subscription or a member of a group. Together they
-        have at most `max_bytes`; the first may be larger. A page may be empty although there are more.
+        Each comes with whether it can be replayed from here, to a durable subscription or a member of a group. A page
+        has at most `max_bytes`, unless its first letter is larger. A page may be empty although more pages follow.
         """
 
     async def take(self, letters: Sequence[DeadLetter], fits: Callable[[Message], bool]) -> int:
-        """Keep letters of subscribers elsewhere, with the message as it is stored; how many were left out.
+        """Store letters of remote subscribers, with the message as it is stored. Returns how many were left out.
 
         A letter is left out if its message is not stored, or does not fit.
         """
 
     def waiting_for(self, name: str) -> list[str]:
-        """What waits under a subscriber's name: the pattern of its cursor, the topics of its retries."""
+        """The stored state of a subscriber: the pattern of its cursor, and the topics of its retries."""
 
     async def replay(self, changes: Mapping[Key, Change]) -> dict[Key, TrunklineError]:
-        """Give letters back to the subscribers that failed, each as its change returns it; those that stay, and why."""
+        """Redeliver letters, each as its `Change` returns it.
+
+        Returns those that were not redelivered, with the reasons.
+        """
 
     async def remove(self, keys: Iterable[Key], may: Callable[[DeadLetter, str | None], bool]) -> set[Key]:
-        """Remove the letters for which `may` is true; which of them there were."""
+        """Remove the letters for which `may` is true. Returns those that existed."""

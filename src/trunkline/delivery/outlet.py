@@ -113,9 +113,7 @@ class Outlet(Subscriber[BatchPart]):
         """Whether its client reports the fates of messages. If not, messages count as delivered when they are sent."""
         self.ledger = ledger
         self.one_of = one_of
-        """Of all outlets with the same value, only one gets a message if its pattern is exactly the topic of the
-        message.
-        """
+        """Among outlets with the same value, one whose pattern is exactly the topic of a message gets it alone."""
 
     def offer(self, batch: Batch) -> None:
         self.books.accepted += batch.count

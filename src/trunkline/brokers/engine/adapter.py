@@ -278,7 +278,7 @@ class EngineAdapter(EnginePublishing):
         )
 
     def open_arrived(self, subscription: int, topic: str, payload: bytes, headers: Mapping[str, str]) -> None:
-        """A message on an open topic has arrived for a plain subscription."""
+        """Called when a message on an open topic has arrived for a plain subscription."""
         if subscription not in self._plain:
             return
         try:
@@ -297,7 +297,7 @@ class EngineAdapter(EnginePublishing):
         self._shared.deliver(EngineArrival(subscription, first, topic, 1, 0, 0, message.priority), body)
 
     def unreadable(self, head: EngineArrival, body: memoryview, error: InvalidPayload) -> None:
-        """An entry for a consumer is not a batch of messages."""
+        """Called when an entry for a consumer is not a batch of messages."""
         self._shared.unreadable(head, body, error)
 
     def _unreadable(self, topic: str, error: InvalidPayload) -> None:

@@ -224,7 +224,7 @@ class EngineConsumer:
         self._pump()
 
     def _arrived_unreadable(self, entry: Entry, error: InvalidPayload) -> None:
-        """An entry is not a batch. It is held until its dead letter is stored."""
+        """Hold an entry that is not a batch until its dead letter is stored."""
         first = _number_of_unreadable(entry)
         if first in self._held:
             self._held[first].token = entry.token

@@ -180,7 +180,7 @@ class EngineDeadLetters(Ledger):
     # The ledger
 
     def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
-        """A message has become a dead letter at a plain subscription."""
+        """Called when a message has become a dead letter at a plain subscription."""
         if self._keeps:
             keep = self._adapter.driver.keep
             work = self._adapter.insist(lambda: keep(TABLE, _key(letter), STAYS + letter.to_bytes()))

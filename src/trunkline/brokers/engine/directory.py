@@ -222,7 +222,7 @@ class EngineDirectory(AskedDirectory):
     async def _tell(self, version: int, told: list[Told]) -> None:
         """Notify the other processes, and wait until the engine has the notices.
 
-        The caller may die as soon as it knows that the change was made. The notices must be sent by then.
+        The process may end right after the call returns. The notices must be sent by then.
         """
         if (peers := self._adapter.peers) is not None:
             peers.tell_directory(version, [(session, each.channel, each.event, each.name) for session, each in told])
@@ -245,7 +245,7 @@ class EngineDirectory(AskedDirectory):
     # Changes by other processes
 
     def told(self, version: int, told: list[Told]) -> None:
-        """Another process has changed the directory."""
+        """Called when another process has changed the directory."""
         if self._offered:
             self._adapter.start(self._catch_up(version, told), "the directory of channels was not read")
 

@@ -62,7 +62,7 @@ class Entry(NamedTuple):
 
 
 class Standing(enum.Enum):
-    """What the engine knows about a message at a place. The value is the reason that `explain` gives."""
+    """The state of a message at a place, according to the engine. The value is the reason that `explain` gives."""
 
     ACKNOWLEDGED = "acknowledged at the engine"
     WAITING = "waits at the engine for its subscriber"
@@ -253,7 +253,7 @@ class EngineDriver(Protocol):
         """Remove a place. Returns False if there is none."""
 
     async def standings(self, topic: str, number: int, without: set[str]) -> dict[str, Standing]:
-        """What is known about a stored message at the durable places that it was for, by role.
+        """The standing of a stored message at each durable place that it was for, by role.
 
         `number` is the number of the message. Places with a role in `without` are omitted.
         """

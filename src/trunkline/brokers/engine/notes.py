@@ -95,13 +95,13 @@ class EntryNotes:
         """Serialises writes: an older note must not be written after a newer one, nor after its removal."""
 
     def changed(self, entry: HeldEntry) -> None:
-        """Some messages of an entry were settled, and others are open."""
+        """Called when some messages of an entry were settled, and others are open."""
         if entry.key not in self._due:
             self._changed[entry.key] = entry
             self._schedule()
 
     def finished(self, entry: HeldEntry) -> None:
-        """An entry was acknowledged."""
+        """Called when an entry was acknowledged."""
         self._changed.pop(entry.key, None)
         self._due.pop(entry.key, None)
         if entry.noted:

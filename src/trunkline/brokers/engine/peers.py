@@ -1,4 +1,4 @@
-"""Other processes on the same engine: which are running, and what they know about a message.
+"""Other processes on the same engine: which of them are running, and the fates of a message in them.
 
 There is no hub to ask. Each process keeps the fates of its own subscribers, so `explain` asks all of them, and waits
 for those that are known to run.

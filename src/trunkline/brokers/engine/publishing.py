@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.connection")
 
 ANSWER_S = 10.0
-"""How long answers that reached nobody are sent again."""
+"""How long answers that reached no subscriber are sent again."""
 MAX_ANSWERS = 1000
 MAX_REMEMBERED = 10_000
 MAX_TOPICS = 100_000
@@ -230,7 +230,7 @@ class EnginePublishing(EngineConnection):
                 return
 
     def _answer_again(self, number: int) -> None:
-        """Send answers again that nobody received. The process that asked may be connecting to a restarted server."""
+        """Send answers again that reached no subscriber. The requester may be reconnecting to a restarted server."""
         answers = self._answers[number]
         answers.confirmations = -1
         loop = asyncio.get_running_loop()
@@ -253,13 +253,13 @@ class EnginePublishing(EngineConnection):
         for number, answers in list(self._answers.items()):
             if answers.confirmations >= 0:
                 answers.confirmations += 1
-                # The first confirmation may be of earlier batches. With the second, the server has had it, and has not
-                # reported that nobody listens.
+                # The first confirmation may be of earlier batches. With the second, the server has received the batch,
+                # and has not reported that the topic has no subscribers.
                 if answers.confirmations > 1:
                     del self._answers[number]
 
     def _resume_answers(self) -> None:
-        """The connection has ended. Whether the answers arrived is not known."""
+        """Called when the connection has ended: it is not known whether the answers arrived."""
         for number, answers in list(self._answers.items()):
             if answers.confirmations >= 0:
                 self._answer_again(number)

@@ -53,7 +53,7 @@ class DirectoryReplica:
         return patterns + self._load(list(changes.values))
 
     def undo(self, key: str) -> None:
-        """The engine did not accept a change: revert this key to the stored value."""
+        """Revert a key to the stored value, because the engine did not accept the change."""
         if key.startswith(SCHEMA):
             self.schemas = SchemaRegistry()
             self._load([each for each in self._values if each.startswith(SCHEMA)])
@@ -61,7 +61,7 @@ class DirectoryReplica:
             self._load([key])
 
     def written(self, key: str, value: bytes | None, version: int) -> None:
-        """The engine accepted a change: record the new value and version."""
+        """Record the new value and version of a key, after the engine accepted the change."""
         self.version = version
         if value is None:
             self._values.pop(key, None)

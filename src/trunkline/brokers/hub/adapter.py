@@ -75,7 +75,7 @@ class HubAdapter:
         if self._memory.connected(welcome, self.connection.hub_process):
             self.connection.send(control.Maps())
         self._shared.connected(welcome)
-        # Only now: messages that waited for this connection were encoded without it.
+        # Set only now, because messages that waited for this connection were encoded without shared memory.
         self.alone_bytes = self._memory.min_bytes(welcome)
 
     def disconnected(self) -> None:
@@ -165,7 +165,7 @@ class HubAdapter:
         return frames.publish(head, body)
 
     def _share(self, batch: SentBatch, head: PublishHead) -> bytes:
-        """The frame of a message whose payload is in shared memory; empty if it is not to be, or cannot be."""
+        """The frame of a message whose payload is in shared memory; empty if the payload is sent inline."""
         first = batch.pending.messages[0]
         if batch.size > 1 or len(first.payload) < self.alone_bytes:
             return b""
@@ -226,7 +226,7 @@ class HubAdapter:
         self._ask_soon(lambda number: control.Unsubscribe(id=number, subscription=subscription))
 
     def _ask_soon(self, make: Callable[[int], control.Ask]) -> None:
-        """Ask without waiting. After a lost connection it is repeated on the next one."""
+        """Send a request without waiting. If the connection is lost, it is repeated on the next one."""
         if self.live:
             self.connection.ask_soon(make)
 
@@ -243,7 +243,7 @@ class HubAdapter:
         self, subscription: int, seq: int, fate: Fate | None, reason: str, letter: DeadLetter | None = None
     ) -> None:
         if letter is not None:
-            # The hub has the message itself: its payload need not travel back, and might be too large to.
+            # The hub has the message: its payload need not be sent back, and might be too large for a frame.
             letter = replace(letter, message=replace(letter.message, payload=b""))
         self.connection.send(
             control.Nack(

@@ -91,13 +91,13 @@ class HubBroker(RemoteBroker):
 
     async def begin(self) -> None:
         if self.connection.embedded is not None:
-            # From now on others can find it.
+            # From now on, the hub is reachable for others.
             await self.connection.ready()
 
     async def ping(self) -> float:
-        """Seconds until the hub has answered; raises HubUnavailable if it does not."""
+        """The round-trip time to the hub in seconds. Raises HubUnavailable if it does not answer."""
         await self.connection.ready()
-        # Not the event loop's clock: that of uvloop counts milliseconds.
+        # The clock of the event loop is not used, because that of uvloop has a resolution of a millisecond.
         began_ns = self.world.time_ns()
         await self.connection.sync()
         return (self.world.time_ns() - began_ns) / 1e9
@@ -152,11 +152,11 @@ class ConnectionMetrics(msgspec.Struct, frozen=True):
     published: int
     """Messages sent to the hub."""
     delivered: int
-    """Messages the hub has delivered."""
+    """Messages that the hub has delivered."""
     lost: int
-    """Published, and the connection ended before the hub had confirmed them."""
+    """Messages that were published on a connection that ended before the hub had confirmed them."""
     missed: int
-    """Published by others for subscriptions here, and never arrived."""
+    """Messages of others for subscriptions here that never arrived."""
     malformed: int
     """Frames of the hub that could not be read."""
     bytes_in: int
@@ -167,7 +167,7 @@ class ConnectionMetrics(msgspec.Struct, frozen=True):
     not_shared: int
     """Large messages that were sent inline, because no shared memory was free."""
     mapped: int
-    """Messages the hub has delivered whose payload came through shared memory."""
+    """Messages that the hub has delivered with their payload in shared memory."""
     waiting: int
     """Messages that the hub has not confirmed yet."""
     backlog_bytes: int

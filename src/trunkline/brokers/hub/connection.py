@@ -1,7 +1,7 @@
 """The connection to a hub: opened on first use, shared by everything in an event loop, opened again when it is lost.
 
-The protocol in wire/client.py makes the decisions; sockets, timers and futures are here. What is published
-and what is delivered is for the outbox and the feeds.
+The protocol in wire/client.py makes the decisions; sockets, timers and futures are here. The outbox and the feeds
+process published and delivered messages.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class EmbeddedHub(Protocol):
 
 
 class ConnectionUser(Protocol):
-    """A part of the client that lives on the connection."""
+    """A part of the client that uses the connection."""
 
     def connected(self, welcome: control.Welcome) -> None:
-        """The hub has sent WELCOME, for the first time or again."""
+        """Called when the hub has sent WELCOME, for the first time or again."""
 
     def disconnected(self) -> None:
-        """The connection has ended; the client reconnects."""
+        """Called when the connection has ended. The client reconnects."""
 
 
 class Connection:
@@ -66,11 +66,14 @@ class Connection:
         """The receivers of control messages that are not answers."""
         self.memory = SharedMemory(settings, world)
         self.embedded: EmbeddedHub | None = None
-        """Started in this process if no hub answers."""
+        """The hub that is started in this process if no hub answers."""
         self.bytes_out = 0
         self._wire: Wire | None = None
         self._loop: asyncio.AbstractEventLoop
-        """The one that it was opened in. Until 3.12, asking for the running one is a system call."""
+        """The event loop in which the connection was opened.
+
+        Before Python 3.12, `get_running_loop` makes a system call.
+        """
         self._task: asyncio.Task[None] | None = None
         self._answers: dict[int, Callable[[Answer], None]] = {}
         self._out: list[Frame] = []
@@ -79,7 +82,7 @@ class Connection:
         """Work that can wait until the receivers of messages have run: see `_defer`."""
         self._waiting: list[asyncio.Future[control.Welcome]] = []
         self._greeted: asyncio.Event
-        """Set when HELLO is answered, or never will be."""
+        """Set when HELLO was answered, or can no longer be answered."""
         self._ended: asyncio.Event
         self._pause_s = 0.0
         self._logged = ""
@@ -143,7 +146,7 @@ class Connection:
     async def aclose(self) -> None:
         """Send GOODBYE, and return when all frames are sent, or after CLOSE_S.
 
-        Closing twice is fine, and so is closing what was never opened.
+        Closing twice is allowed, and so is closing a connection that was never opened.
         """
         if self.closed:
             return
@@ -216,7 +219,7 @@ class Connection:
         )
 
     def _failed(self, error: Exception) -> None:
-        """There is no connection, or no answer on it."""
+        """Handle a connection that could not be made, or on which the hub did not answer."""
         text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
         if isinstance(error, JournalError | UsageError):
             # There is no journal to start a hub with, or a part is missing: waiting longer does not help.
@@ -228,7 +231,7 @@ class Connection:
             self._perform(self.protocol.unreachable(text, self.world.random.random()))
 
     async def _stay(self) -> None:
-        """Until the connection ends."""
+        """Wait until the connection ends."""
         loop = asyncio.get_running_loop()
         while not self._ended.is_set():
             try:
@@ -246,8 +249,10 @@ class Connection:
     # Actions of the protocol
 
     def _defer(self, taken: control.Taken) -> None:
-        """Confirmations are worked on after this turn's messages: with each of many requests settled there, that takes
-        as long as a request. Nothing else that the hub says, and no end of the connection, overtakes them.
+        """Process confirmations after the messages of this iteration.
+
+        Settling each of many requests takes as long as a request. Confirmations are still processed before any later
+        message of the hub, and before the end of the connection.
         """
         self._deferred.append(taken)
         if len(self._deferred) == 1:
@@ -303,7 +308,7 @@ class Connection:
                 case client.Reconnect(after_s, why):
                     self._pause_s = after_s
                     if why != self._logged:
-                        # Once, not at every attempt.
+                        # Logged once, not at every attempt.
                         log.warning("no hub at %s: %s; retrying", self.url, why)
                         self._logged = why
 
@@ -326,7 +331,10 @@ class Connection:
     # Sending
 
     async def ask(self, make: Callable[[int], control.Control]) -> control.Control:
-        """Ask, and return the answer; raises HubRefused if it is an error, HubUnavailable if there is no hub."""
+        """Send a request and return the answer.
+
+        Raises HubRefused if it is an error, HubUnavailable if there is no hub.
+        """
         await self.ready()
         answer: asyncio.Future[control.Control] = asyncio.get_running_loop().create_future()
 
@@ -347,7 +355,7 @@ class Connection:
             self._answers.pop(number, None)
 
     def ask_soon(self, make: Callable[[int], control.Control], done: Callable[[Answer], None] | None = None) -> int:
-        """Ask on a connection that is live, without waiting for the answer; its number."""
+        """Send a request on a live connection, without waiting for the answer. Returns the number of the request."""
         number, frame = self.protocol.ask(make)
         if done is not None:
             self._answers[number] = done
@@ -355,7 +363,7 @@ class Connection:
         return number
 
     async def sync(self) -> int:
-        """Return when the hub has processed everything that was sent before: the number of its last message."""
+        """Return when the hub has processed everything that was sent before. Returns the number of its last message."""
         beat = await self.ask(lambda number: control.Heartbeat(id=number))
         assert isinstance(beat, control.Beat)
         return beat.last
@@ -401,7 +409,7 @@ class Connection:
 
     def received(self, batch: Sequence[memoryview]) -> None:
         actions = self.protocol.received(batch, self._loop.time())
-        # First the handlers of what came first: what the hub says after that is read while their answers travel.
+        # Handlers of the first messages run first: later frames of the hub are read while their answers are in transit.
         self.arrived()
         if actions:
             self._perform(actions)

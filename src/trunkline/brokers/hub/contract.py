@@ -23,7 +23,7 @@ TAKEN_OUT = ("schema", DEAD_LETTER)
 
 
 class Contracts:
-    """Each schema is requested once, because a schema with a given hash never changes."""
+    """The contracts of channels. Each schema is requested once, because a schema with a given hash never changes."""
 
     def __init__(self, connection: Connection, max_bytes: int) -> None:
         self._connection = connection

@@ -1,7 +1,7 @@
 """The client's API for dead letters at the hub: list, replay, remove.
 
-What died at a member of a group or a durable subscription, the hub gives back itself, to whoever of them is there. What
-died at a plain subscription goes back into its inbox here, and the hub's letter goes when that has another fate.
+The hub itself redelivers a dead letter of a group or a durable subscription, to any connected member. A dead letter of
+a plain subscription is put back into its inbox here; the hub's copy is removed when the message has another fate.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ UNKNOWN = ("unknown", "unknown_type")
 
 
 class HubDeadLetters(Ledger):
-    """One for a broker. It is the ledger of the dead letters here: the hub is informed of replays and removals."""
+    """One per broker.
+
+    It is the ledger of the dead letters in this process: it reports replays and removals to the hub.
+    """
 
     keeps_unreadable = False
 
@@ -156,9 +159,10 @@ class HubDeadLetters(Ledger):
     # Replaying
 
     async def replay(self, letters: Iterable[DeadLetter], **changes: Any) -> list[control.LetterFailure]:
-        """Have the hub redeliver them to the subscribers that failed, unchanged or with some fields changed.
+        """Make the hub redeliver dead letters to the subscribers that failed, unchanged or with some fields changed.
 
-        Says which stay, and why. Raises InvalidMessage if the changes make no sense, and HubUnavailable.
+        Returns the letters that were not redelivered, with the reasons. Raises InvalidMessage if the changes are not
+        valid, and HubUnavailable.
         """
         changes = {"attempts": 0, **changes}
         return await self._replay([_replay_request(each, each.message.replace(**changes)) for each in letters])
@@ -175,12 +179,15 @@ class HubDeadLetters(Ledger):
         return answer.failures
 
     def returns(self, role: str) -> None:
-        """The hub redelivers letters to this subscriber."""
+        """Note that the hub redelivers letters to this subscriber."""
         self._served.receivers[role] = _leave_to_the_hub
         self._elsewhere.discard(role)
 
     def left(self, feed: InboxFeed) -> None:
-        """Letters of a durable subscription wait for it. Other subscribers that have left get none."""
+        """Called when a subscription has ended.
+
+        Letters of a durable subscription wait for it; others are no longer redelivered.
+        """
         if isinstance(feed, MemberFeed) and not feed.durable:
             self._served.receivers.pop(feed.inbox.role, None)
 
@@ -198,7 +205,7 @@ class HubDeadLetters(Ledger):
         self._remove(letter.key)
 
     def handled(self, inbox: Inbox, seq: int) -> None:
-        """A letter that was replayed here has its fate."""
+        """Called when a letter that was replayed here has its fate."""
         self._remove((inbox.name, seq))
 
     def _remove(self, key: Key) -> None:
@@ -246,7 +253,7 @@ class HubDeadLetters(Ledger):
                     for part in _slices(gone):
                         await self._ask(partial(control.LetterRemove, letters=part))
                 except HubUnavailable:
-                    # Repeated with the next connection. What the hub has already done is no longer found there.
+                    # Repeated on the next connection. The hub ignores letters that it has already replayed or removed.
                     self._to_replay[:0], self._to_remove[:0] = again, gone
                     raise
                 for failure in failures:
@@ -263,7 +270,7 @@ class HubDeadLetters(Ledger):
 
 
 def _replay_request(letter: DeadLetter, message: Message) -> control.LetterAgain:
-    """The message is sent only if it was changed: the hub has the original."""
+    """The request to replay a letter. The message is included only if it was changed: the hub has the original."""
     seq = letter.message.seq
     changed = replace(message, seq=seq) != replace(letter.message, attempts=0)
     data = base64.b64encode(msgspec.msgpack.encode(message)).decode() if changed else None
@@ -271,7 +278,7 @@ def _replay_request(letter: DeadLetter, message: Message) -> control.LetterAgain
 
 
 def _leave_to_the_hub(message: Message) -> None:
-    """The hub removes the letter from its journal and delivers the message, as `revived` requests."""
+    """Does nothing: `revived` makes the hub remove the letter from its journal and redeliver the message."""
 
 
 def _read(kept: control.Letter) -> KeptDeadLetter | None:
@@ -288,6 +295,6 @@ def _slices(values: Sequence[T]) -> Iterable[list[T]]:
 
 
 def _parts(again: Sequence[control.LetterAgain]) -> Iterable[list[control.LetterAgain]]:
-    """As many as fit into one frame. A changed letter carries its message, and has a frame for itself."""
+    """Split letters into frames. A changed letter includes its message, and has its own frame."""
     yield from _slices([each for each in again if each.message is None])
     yield from ([each] for each in again if each.message is not None)

@@ -24,7 +24,7 @@ class HubDirectory(AskedDirectory):
         self._connection = connection
         self._hub = ""
         connection.listeners[ChannelChanged] = self._changed
-        # Before everything else: what is published by itself must find its channel.
+        # Inserted first: messages that are published automatically must find their channel.
         connection.users.insert(0, self)
 
     @classmethod
@@ -65,7 +65,7 @@ class HubDirectory(AskedDirectory):
         except HubUnavailable:
             raise
         except HubError as error:
-            # It refuses this client, which is treated as if there were no hub.
+            # The hub refuses this client. This is treated as if there were no hub.
             raise HubUnavailable(self._connection.url, str(error)) from error
 
     # The connection

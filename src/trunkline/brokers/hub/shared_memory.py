@@ -1,4 +1,4 @@
-"""The client's half of shared memory: large payloads that this process shares with its hub, and the hub with it."""
+"""The client's part of shared memory: large payloads that are exchanged with the hub in shared memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("trunkline.connection")
 
 
 class SharedMemory:
-    """For one connection. Each new connection checks again whether it can be used."""
+    """The shared memory of one connection. Each new connection checks again whether it can be used."""
 
     def __init__(self, settings: ConnectionSettings, world: World) -> None:
         self._on = settings.shared_memory
@@ -30,21 +30,21 @@ class SharedMemory:
         """The hub's process, if its memory can be opened."""
         self._mapped: WeakSet[MappedSegment] = WeakSet()
         self.published = 0
-        """Messages whose payload the hub got through shared memory."""
+        """The number of messages whose payload was sent to the hub in shared memory."""
         self.inline = 0
-        """Messages that were large enough, and for which there was no free segment."""
+        """The number of messages that were large enough, but for which there was no free segment."""
         self.delivered = 0
-        """Messages whose payload came through shared memory."""
+        """The number of received messages whose payload was in shared memory."""
 
     def offer(self) -> control.Probe | None:
-        """For the hub to try."""
+        """The segment with which the hub can test whether it can open memory of this process."""
         self._probe = offered = probe(self._secret()) if self._on else None
         if offered is None:
             return None
         return control.Probe(descriptor=offered.descriptor, size=offered.size, token=offered.token)
 
     def connected(self, welcome: control.Welcome, process: int) -> bool:
-        """Whether memory of the hub, which is this process, can be opened."""
+        """Check whether memory of the hub can be opened. `process` is the process of the hub."""
         self._probe = None
         theirs = welcome.memory
         if theirs is None or not self._on:
@@ -58,7 +58,7 @@ class SharedMemory:
         return True
 
     def min_bytes(self, welcome: control.Welcome) -> int:
-        """From which size on a payload is shared with this hub."""
+        """The minimum size of a payload that is shared with this hub."""
         return self._least if welcome.shares else NEVER_ALONE
 
     def disconnected(self) -> None:
@@ -74,7 +74,7 @@ class SharedMemory:
         return lease
 
     def take(self, payload: SharedPayload) -> SharedBody:
-        """The body of a batch that came; one that cannot be read if its memory is gone."""
+        """The body of a received batch. If its memory is gone, reading it raises an error."""
         segment: Segment | None = None
         try:
             segment = Segment.open(self._hub, payload.descriptor, payload.size, payload.token)

@@ -1,4 +1,4 @@
-"""The store of a broker that is a hub's client: what the hub has stored, asked for over the connection."""
+"""The store of a hub's client: queries over the connection what the hub has stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class HubStore(RemoteStore):
-    """A hub without a journal stores nothing, and still explains what it remembers."""
+    """The store of a hub. Without a journal the hub stores nothing, but it can still explain recent messages."""
 
     def __init__(self, broker: HubBroker) -> None:
         super().__init__(broker)
@@ -26,7 +26,7 @@ class HubStore(RemoteStore):
         self._connection = broker.connection
 
     async def _last(self, topic: str, before: int | None) -> Message | None:
-        """Raises NotAllowed without the right to subscribe."""
+        """The last stored message. Raises NotAllowed without the right to subscribe."""
         max_bytes = self._connection.settings.max_frame_bytes
         try:
             answer = await self._connection.ask(
@@ -38,7 +38,10 @@ class HubStore(RemoteStore):
         return None if answer.message is None else _message(answer.message)
 
     async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
-        """As in the interface. The hub asks the clients that have it. Without a right on its topic it is unknown."""
+        """See `Store.explain`. The hub queries the clients that have the message.
+
+        Without a right on its topic it is unknown.
+        """
         await self._connection.ready()
         here = [] if known is None else self._broker.served.outcomes(known)
         number = max(0, known.seq) if known is not None else 0
@@ -59,11 +62,14 @@ class HubStore(RemoteStore):
         return message, there + [outcome for outcome in here if outcome.subscriber not in names]
 
     async def recall_dead_letters(self, after: str = "") -> tuple[list[DeadLetter], str]:
-        """As in the interface; raises HubUnavailable if there is no hub."""
+        """See `Store.recall_dead_letters`. Raises HubUnavailable if there is no hub."""
         return await self._broker.dead_letters.recall(after)
 
     async def _forget(self, name: str) -> bool:
-        """Raises NotAllowed for an identity that neither owns the name nor administers its topics."""
+        """Delete a durable subscription.
+
+        Raises NotAllowed if the identity neither owns it nor may administer its topics.
+        """
         try:
             answer = await self._connection.ask(lambda asked: control.Forget(id=asked, name=name))
         except HubRefused as error:

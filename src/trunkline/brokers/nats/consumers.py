@@ -164,7 +164,7 @@ class NatsConsumers:
         await self._store.discard(OWNER_TABLE, place)
         return await self._store.js.drop_consumer(self._names.stream, place)
 
-    # What became of a message
+    # The fates of messages
 
     async def standings(self, topic: str, number: int, without: set[str]) -> dict[str, Standing]:
         found: dict[str, Standing] = {}

@@ -30,7 +30,7 @@ SILENT_S = 10.0
 START, APPEND, COMMIT = 0, 1, 2
 NOT_ENABLED = (10205, 10206, 10209)
 UNKNOWN = 10208
-"""The server does not know the batch: it was restarted, or has ended the batch."""
+"""The error code for an unknown batch: the server was restarted, or has ended the batch."""
 LATER = (*FOR_NOW, 10158, 10211)
 """Errors after which messages are sent again later. The last two: a message with the same id is being stored, and there
 are too many batches."""
@@ -103,7 +103,7 @@ class FastIngest:
         self._begin()
 
     def ended(self) -> None:
-        """The connection has ended. Unconfirmed messages are sent again on the next one."""
+        """Called when the connection has ended. Unconfirmed messages are sent again on the next one."""
         for timer in (self._watch, self._pause):
             if timer is not None:
                 timer.cancel()
@@ -204,7 +204,7 @@ class FastIngest:
             self._events.confirmed(stored)
 
     def _committed(self, upto: int) -> None:
-        """The batch has ended. Everything up to this number is stored."""
+        """Called when the batch has ended. Everything up to this number is stored."""
         if upto >= len(self._batch):
             self._most = min(2 * self._most, MAX_MESSAGES)
         self._confirm(upto)

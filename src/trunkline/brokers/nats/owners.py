@@ -30,7 +30,7 @@ log = logging.getLogger("trunkline.connection")
 ALIVE_S = 2.0
 """How long to wait for the answer of a process."""
 ATTEMPTS = 2
-"""Between the attempts, the server can notice a connection that has just broken."""
+"""The number of attempts. Between them, the server can notice a connection that has just broken."""
 AGAIN_S = 0.02
 OWNER_TABLE = "owner"
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"

@@ -66,7 +66,7 @@ class NatsStore:
             await self.add_durable(pattern)
 
     async def _create(self, name: str, **config: Any) -> dict[str, Any]:
-        """A new stream; the one of another process that has created it meanwhile, perhaps for other topics."""
+        """Create a stream. If another process has created it meanwhile, perhaps for other topics, returns that one."""
         replicas = self._settings.replicas
         try:
             return await self.js.ask(
@@ -128,7 +128,7 @@ class NatsStore:
         return None if any(covers(each, pattern) for each in self.durable) else config
 
     async def durable_changed(self, message: Msg) -> None:
-        """Another process, or this one, has announced that more topics are stored."""
+        """Called when a process has announced that more topics are stored."""
         self._link.start(self._learn_again())
 
     async def _learn_again(self) -> None:

@@ -125,7 +125,7 @@ class StreamConsumer:
         self._read()
 
     def woken(self, topic: str) -> None:
-        """An entry was stored on a topic."""
+        """Called when an entry was stored on a topic."""
         self._topics.add(topic)
         self._dirty.add(topic)
         self._read()

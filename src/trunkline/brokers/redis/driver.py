@@ -282,7 +282,7 @@ class RedisDriver:
         self._subscriptions.remove(subscription)
 
     def noticed(self, channel: str, data: bytes) -> None:
-        """A message has arrived on one of the namespace's own channels."""
+        """Called when a message has arrived on an internal channel of the namespace."""
         if channel.startswith("g:"):
             role, topic = channel[2:], data.decode(errors="replace")
             for consumer in list(self._consumers.values()):

@@ -278,7 +278,7 @@ end
 return found
 """
 )
-"""What is known about a message at each durable place that it was for. ARGV: topic, number of its entry, its index.
+"""The standing of a message at each durable place that it was for. ARGV: topic, number of its entry, its index.
 
 Returns roles, each with the name of a `Standing`. The numbers are those of the head of a batch, see `batches`.
 """

@@ -174,26 +174,26 @@ class DeadLetterKeeper(Protocol):
     """Whether stored data that is not a batch of messages becomes a dead letter."""
 
     def handled(self, inbox: Inbox, seq: int) -> None:
-        """A dead letter that was replayed here has reached its fate."""
+        """Called when a dead letter that was replayed here has its fate."""
 
     def returns(self, role: str) -> None:
-        """The broker redelivers the dead letters of this subscriber."""
+        """Note that the broker redelivers the dead letters of this subscriber."""
 
 
 class Shared(Protocol):
     """The shared part, as an adapter sees it. All methods are called in the thread of the event loop."""
 
     def connected(self, limits: PublishLimits) -> None:
-        """A connection is usable, for the first time or again.
+        """Called when a connection is usable, for the first time or again.
 
         Opens the subscriptions, and sends unconfirmed batches again.
         """
 
     def disconnected(self) -> None:
-        """The connection has ended, and another one is being made."""
+        """Called when the connection has ended, and another one is being made."""
 
     def writable(self) -> None:
-        """The backlog has drained."""
+        """Called when the backlog has drained."""
 
     def deliver(self, head: Arrival, body: ArrivedBody) -> None:
         """Process a batch that arrived. An idle worker that waited for it runs at once."""
@@ -206,18 +206,18 @@ class Shared(Protocol):
     def dropped(self, notice: DropNotice) -> None: ...
 
     def losing(self, subscription: int, reason: str) -> None:
-        """Messages of a plain subscription are being lost. The next gaps in it have this reason."""
+        """Called when messages of a plain subscription are being lost. The next gaps in it have this reason."""
 
     def unreadable(self, head: Arrival, body: memoryview, error: InvalidPayload) -> None:
-        """Stored data for a subscription is not a batch of messages."""
+        """Called when stored data for a subscription is not a batch of messages."""
 
     def report_now(self, subscription: int) -> None:
-        """The broker requests the fates of the messages that this subscription received."""
+        """Called when the broker requests the fates of the messages that this subscription received."""
 
     def topic_changed(self, terms: TopicTerms) -> None: ...
 
     def taken(self, runs: Sequence[tuple[int, int, int]], rejections: Mapping[int, list[Rejection]]) -> None:
-        """The broker has accepted batches.
+        """Called when the broker has accepted batches.
 
         Each run is the first and the last batch number, and the number of the first message in it.
         """
@@ -226,13 +226,13 @@ class Shared(Protocol):
         """Urgent messages pass through the broker: let other processes run after each of the next large batches."""
 
     def unserved(self, batch: int, nearest: Sequence[str]) -> None:
-        """No subscriber received the requests of a batch that is not `taken` yet.
+        """Called when no subscriber received the requests of a batch that is not `taken` yet.
 
         `nearest` are similar topics with subscribers.
         """
 
     def rejected(self, batch: int, error: Callable[[], Refused]) -> None:
-        """The broker rejected a whole batch."""
+        """Called when the broker rejected a whole batch."""
 
 
 class Adapter(Protocol):

@@ -133,7 +133,7 @@ class Feed(abc.ABC):
             return [], True
 
     def unreadable(self, head: Arrival, body: ArrivedBody, error: InvalidPayload) -> None:
-        """A batch cannot be read."""
+        """Called when a batch cannot be read."""
         self.adapter.malformed += 1
         log.error("%s on %s could not be read: %s", counted(head.count, "message"), head.topic, error)
 
@@ -337,7 +337,7 @@ class InboxFeed(Feed):
         self.give_credit()
 
     def _miss_before(self, head: Origin, count: int) -> None:
-        """Messages of the same publisher before these never arrived."""
+        """Record that `count` messages of the same publisher before these never arrived."""
         reason = self.why_missing
         first = head.position - count
         gap = Gap(head.origin, head.topic, head.priority, first, head.position, reason, self.inbox.time_ns())

@@ -33,7 +33,7 @@ class MemberFeed(InboxFeed, Ledger):
         super().__init__(adapter, number, inbox, delivery)
         inbox.ledger = self
         self._resumes = delivery.group is None and not delivery.durable
-        """Whether only this feed knows how far it has read."""
+        """Whether only this feed records how far it has read."""
         if not self._resumes:
             inbox.back = lambda message, story: None
         self._highest = 0
@@ -63,7 +63,7 @@ class MemberFeed(InboxFeed, Ledger):
         self.give_credit()
 
     def unreadable(self, head: Arrival, body: ArrivedBody, error: InvalidPayload) -> None:
-        """A batch cannot be read. One dead letter has its data, if the broker keeps such letters."""
+        """Called when a batch cannot be read. One dead letter contains its data, if the broker keeps such letters."""
         super().unreadable(head, body, error)
         numbers = list(head.seqs or range(head.first, head.first + head.count))
         letters, custody = self.dead_letters, self.inbox.custody

@@ -78,7 +78,7 @@ class SentBatch:
         self.lane = lane
         self._pending: PendingBatch | None = None
         self.lone: Message | None = None
-        """The message, if it was sent alone. Then a pending batch is built only if somebody needs it."""
+        """The message, if it was sent alone. A pending batch is then built only on demand."""
         self.plain = True
         """Whether the lone message was published without additional fields."""
         self.size = size
@@ -608,7 +608,7 @@ class Outbox:
                 self._report_lost([message], error)
 
     def rejected(self, number: int, error: Callable[[], Refused]) -> None:
-        """The broker rejected a whole batch: no subscriber received it, and it will not be confirmed."""
+        """Called when the broker rejected a whole batch: no subscriber received it, and it will not be confirmed."""
         sent = self._sent.pop(number, None)
         if sent is not None:
             self._count_out(sent)
