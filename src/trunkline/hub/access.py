@@ -1,12 +1,12 @@
 """Access: what an identity may do, by rules. Identities come from the transport, never from what a client sends.
 
-Rights are one pure function of the identity, the action, and the topic or pattern. The bus's own topics:
+Rights are one pure function of the identity, the action, and the topic or pattern. Internal topics of the bus:
 
-    _reply.X   belongs to the connection that proves it: only that one may subscribe to it, whatever the rules are, and
-               no wildcard reaches it. Whoever has a rule may publish to it, because answering needs no rule; the name
-               is random, so only receivers of the request know it.
-    _dead.X    counts as X, for topics and for patterns: `_dead.data.>` as `data.>`, `_dead.>` as `>`. It is what a
-               subscriber of X says about X, so who may subscribe to X may publish it, too.
+    _reply.X   belongs to the connection that proves it with a secret: only that connection may subscribe to it,
+               whatever the rules are, and no wildcard reaches it. Every identity with any rule may publish to it,
+               because answering needs no separate right. The name is random, so only receivers of the request have it.
+    _dead.X    counts as X, for topics and for patterns: `_dead.data.>` as `data.>`, `_dead.>` as `>`. It carries
+               notices of subscribers of X, so an identity that may subscribe to X may also publish it.
     _control.X    has the commands for the bus X. Publishing needs `administer` on `_to.X`, and no rule for publishing
                replaces that; a pattern, and `_control` alone, need it on `>`. Subscribing counts as `_to.X`.
     _heartbeat.X  has the health of the bus X. Publishing and subscribing count as subscribing to `_to.X`: an identity
@@ -55,7 +55,10 @@ class Action(enum.StrEnum):
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may do what, where. `who` is an identity, with `*` and `?` for parts of it: `cert:sensor-*`, `uid:1000`."""
+    """Allows identities (`who`) some actions (`may`) on some topics (`on`).
+
+    `who` is an identity, with `*` and `?` for parts of it: `cert:sensor-*`, `uid:1000`.
+    """
 
     who: str
     may: tuple[Action, ...]
@@ -68,7 +71,10 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Access:
-    """Without rules every client may do everything. With rules, only what one of them allows."""
+    """The rights of all identities.
+
+    Without rules every client may do everything; with rules, only what a rule allows.
+    """
 
     def __init__(self, rules: Sequence[AccessRule] = ()) -> None:
         self._rules = tuple(rules)
@@ -85,14 +91,14 @@ class Access:
         return not self._rules or bool(self._of(identity))
 
     def may(self, identity: str, action: Action, pattern: str, own: Container[str] = ()) -> bool:
-        """Whether an identity may do it on every topic that a pattern matches. Raises InvalidTopic if it is too long.
+        """Whether an identity may perform an action on every topic that a pattern matches.
 
-        `own` are the reply topics that its connection has proved to be its own.
+        Raises InvalidTopic if it is too long. `own` are the reply topics that its connection has proved to be its own.
         """
         if not self._rules:
             return True
         if len(pattern) > MAX_TOPIC_CHARS:
-            # Not looked up and not remembered: what a client sends must not cost more than what is valid.
+            # Not cached: an invalid pattern of a client must not cost more than a valid one.
             raise too_long(pattern)
         if pattern.startswith(REPLY_PREFIX):
             # Never cached: there is one for each bus, and it depends on the connection.
@@ -144,7 +150,7 @@ class Access:
 
     @classmethod
     def load(cls, rules: Sequence[object]) -> Access:
-        """From plain values, as a TOML file has them: `who = "cert:*", may = ["publish"], on = ["data.>"]`."""
+        """Read rules from plain values, as in a TOML file: `who = "cert:*", may = ["publish"], on = ["data.>"]`."""
         try:
             return cls(msgspec.convert(list(rules), list[AccessRule]))
         except msgspec.ValidationError as error:

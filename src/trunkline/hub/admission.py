@@ -33,8 +33,8 @@ _ORIGIN_BITS = 62
 class Tokens:
     """The tokens of HELLOs. Pure. A token is remembered as long as its HELLO would be accepted again.
 
-    Those with a time become stale. The others are remembered as long as the hub runs. If an identity has as
-    many as are remembered, its next HELLO is refused: the others are not affected.
+    Those with a time become stale. The others are remembered as long as the hub runs. An identity that has reached its
+    limit of tokens cannot connect; other identities are not affected.
     """
 
     def __init__(self) -> None:
@@ -81,12 +81,12 @@ class Admission:
         self._kept = [LETTERS_KEPT] if keeps_letters else []
         self._tokens = Tokens()
         self._connections: Counter[str] = Counter()
-        """By identity."""
+        """The number of connections of each identity."""
         self._clients = 0
         self._origins: dict[int, Session] = {}
 
     def hello(self, session: Session, hello: control.Hello) -> control.Control | None:
-        """Raises ProtocolError if the client may try again; other faults end the connection."""
+        """Process HELLO. Raises ProtocolError if the client may try again; other errors end the connection."""
         if session.name:
             raise ProtocolError("out_of_order", "HELLO was already received")
         if hello.max_frame_bytes < FIRST_FRAME_BYTES:
@@ -187,5 +187,5 @@ def origin_of(identity: str, claimed: int) -> int:
 
 
 def _printable(name: str) -> str:
-    """As one line for logs."""
+    """The name on one line, for logs."""
     return "".join(char if char.isprintable() else "?" for char in name)

@@ -42,13 +42,13 @@ MAX_FULL = 10
 """The number of subscribers that are named to a waiting publisher."""
 REPORT_S = 0.1
 KEPT_REPORT_S = 0.02
-"""The same with a journal, which has the fates for its readers."""
+"""The same for a hub with a journal, which stores the fates."""
 MAX_REPORTS_PER_S = 4000
 """The rate of all clients together: with more subscriptions, each one collects for longer."""
 EARLIER_BYTES = 64 * 1024
 """The size at which a report that needs the journal counts until it is looked up: see `limits.pending_bytes`."""
 FOREVER_S = 1e9
-"""The lease of messages that a client holds: it ends with the client."""
+"""The lease of messages that a client holds. In effect, it ends when the client disconnects."""
 
 
 class Answers:
@@ -101,7 +101,7 @@ class Answers:
             session.send(self._internal(message, asked))
 
     def _internal(self, message: control.Control, asked: int) -> control.Error:
-        """The hub failed to answer: the client must not wait for ever."""
+        """Answer with an error after a failure inside the hub, so that the client does not wait for ever."""
         log.exception("a %s message could not be answered", type(message).__name__)
         self._hub.counts["internal_errors"] += 1
         return control.Error(
@@ -332,7 +332,7 @@ class Answers:
             member.settle(message.seq, claims.ended(message.fate), message.reason[:MAX_REASON])
 
     def _fates(self, session: Session, message: control.Fates) -> None:
-        """Fates of messages of a plain subscription, as its client reports them."""
+        """Record the fates that a client reports for messages of a plain subscription."""
         outlet = session.outlets.get(message.subscription)
         if outlet is None or not outlet.reports:
             return
@@ -362,7 +362,10 @@ class Answers:
     def _take_row(
         self, outlet: Outlet, fate: Fate, row: control.FateRow, earlier: list[tuple[Fate, control.FateRow]]
     ) -> bool:
-        """False if its subscriber was not sent these messages. Those whose topics must be looked up go to `earlier`."""
+        """Record one row. False if these messages were not sent to the subscriber.
+
+        Rows to be looked up are added to `earlier`.
+        """
         first, began = row.first, self._hub.began
         if fate is Fate.DELIVERED and not row.reason and outlet.report_next(first, row.last):
             return True
@@ -403,7 +406,7 @@ class Answers:
             self._explanations.reported(outlet)
 
     def _was_sent(self, outlet: Outlet, seq: int) -> bool:
-        """Also True for messages from before this run: there are no accounts to compare with."""
+        """Whether a message was sent to this outlet. True for messages from before this run, which have no accounts."""
         return seq <= self._hub.began or outlet.books.has(seq, seq)
 
     def _link(self, session: Session, message: control.Link) -> control.Control:

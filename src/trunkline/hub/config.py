@@ -30,7 +30,7 @@ class JournalConfig(Group, frozen=True, kw_only=True):
 
 
 class HubConfig(Group, frozen=True, kw_only=True):
-    """Everything that `trunkline up` needs to know."""
+    """The configuration of `trunkline up`."""
 
     listen: tuple[str, ...] = ()
     """One or more URLs. By default a socket in the runtime directory."""
@@ -65,7 +65,7 @@ class HubConfig(Group, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, path: str | Path | None, **changes: Any) -> HubConfig:
-        """From the file; values of the command line take precedence. Raises InvalidSettings."""
+        """Read the file. Values of the command line take precedence. Raises InvalidSettings."""
         values: dict[str, Any] = {}
         if path is not None:
             try:

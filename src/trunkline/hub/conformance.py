@@ -1,4 +1,4 @@
-"""Conformance: a batch on a channel with a schema is decoded, and messages that do not fit are removed. Pure.
+"""Conformance: a batch on a channel with a schema is decoded, and messages that do not match are removed. Pure.
 
 The remaining messages continue as a separate batch, which reports its outcome to the original one. Refused messages
 have no number and no position in their publisher's count: for subscribers they were never sent.

@@ -1,4 +1,4 @@
-"""The hub's API of dead letters: which client may see which letters, and the size of an answer.
+"""The hub's API for dead letters: which client may see which letters, and the limits of an answer.
 
 A client that may subscribe to a topic sees the letters on it. Replaying or removing a letter is an action for the
 subscription at which it failed: it needs the right to join that subscription, to subscribe to its whole pattern, or to
@@ -89,7 +89,10 @@ class DeadLetterApi:
 
     @asynccontextmanager
     async def _line(self, session: Session) -> AsyncIterator[None]:
-        """Requests are answered one after another; one client must not fill the queue."""
+        """Wait for the turn of a request.
+
+        Requests are answered one after another; one client must not fill the queue.
+        """
         with self._questions.one(session):
             if self._taking:
                 # A client that asks after it reported letters must see them.
@@ -119,8 +122,8 @@ class DeadLetterApi:
     def claim_name(self, session: Session, pattern: str, delivery: Delivery) -> None:
         """At a hub with rules: raises ProtocolError if the name of a subscription belongs to another identity.
 
-        So it does if that owns the durable subscription of this name, or if messages wait under the name that the
-        client may not get.
+        This is the case if another identity owns the durable subscription of this name, or if messages wait under the
+        name that this client may not receive.
         """
         shared = delivery.durable and delivery.group is not None
         name = delivery.group if shared else delivery.name
@@ -181,7 +184,7 @@ class DeadLetterApi:
         return control.LettersAnswer(re=request.id, letters=described, more=more)
 
     def _hand(self, session: Session, letters: Sequence[DeadLetter]) -> None:
-        """Return letters to their own plain subscription, which may report their fates."""
+        """Return letters to their plain subscription, which may report their fates."""
         outlets = {each.name: each for each in session.outlets.values() if each.reports} if letters else {}
         for letter in letters:
             outlet = outlets.get(letter.subscriber)

@@ -1,6 +1,6 @@
-"""The hub's API of its directory: channels, their producers and consumers, and schemas. The I/O around the pure parts.
+"""The hub's API for its directory: channels, their producers and consumers, and schemas.
 
-The codes of its errors:
+This module does the I/O around the pure parts. The codes of its errors:
 
     unknown_channel   there is no channel of that name
     exists            the channel, its topics or the consumer's id belong to another client
@@ -17,8 +17,8 @@ The codes of its errors:
     forbidden         the rules do not allow it
     malformed         an invalid value
     invalid_topic     an invalid name or pattern
-    schema            a message does not fit; details: channel, field, why
-    dead_letter       a message did not fit, and is kept as a dead letter; details: seq. Its publisher need do nothing
+    schema            a message does not match its schema; details: channel, field, why
+    dead_letter       a message does not match, and is kept as a dead letter; details: seq. No error for its publisher
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class DirectoryApi:
         return self._done(request.id, self.registry.register_producer(who, request, self._now_ns()))
 
     def _version(self, hash: str, version: str) -> str:
-        """The version of a schema, looked up if the client has not named it."""
+        """The version of a schema, looked up if the client did not give it."""
         return version if version or hash not in self.schemas else self.schemas.get(hash=hash).version
 
     def _unregister_producer(self, session: Session, request: control.ProducerUnregister) -> control.Control:
@@ -181,10 +181,13 @@ class DirectoryApi:
         return channel.discovered(request.id)
 
     def _require(self, session: Session, action: Action, name: str) -> Channel | None:
-        """The channel, if there is one; raises ProtocolError unless the client may do that on all its topics."""
+        """The channel, if it exists.
+
+        Raises ProtocolError if the client may not perform the action on all its topics.
+        """
         channel = self.registry.channel(name)
         if channel is not None and not session.may(action, channel.pattern):
-            # Without its topics, which a client without rights must not learn.
+            # The error does not name the topics, because a client without rights must not see them.
             raise ProtocolError("forbidden", f"{session.identity} may not {action.value} on the channel {name}")
         if channel is None:
             session.require(action, name)
@@ -194,9 +197,9 @@ class DirectoryApi:
         return any(session.may(action, pattern) for action in Action)
 
     def _seen(self, session: Session, name: str) -> Channel | None:
-        """The channel, if there is one for this client; raises ProtocolError if it could not use any of that name.
+        """The channel, if this client may use it. Raises ProtocolError if it may not use any channel of that name.
 
-        A channel that it may not use looks like one that does not exist.
+        A channel that the client may not use is treated like one that does not exist.
         """
         channel = self.registry.channel(name)
         if channel is not None and self._may_see(session, channel.pattern):
@@ -297,7 +300,7 @@ class DirectoryApi:
         channel = self.registry.find(info.topic)
         if channel is None:
             return info
-        # If invalid messages become dead letters, the client must send them.
+        # If invalid messages become dead letters, the client must send them to the hub unchecked.
         refuses = channel.qos.invalid == REFUSE and channel.schema_hash in self.schemas
         return control.TopicInfo(
             topic=info.topic,

@@ -13,7 +13,7 @@ log = logging.getLogger("trunkline.hub")
 
 
 class Embedded:
-    """Call it to start a hub at `url`. If another process was faster, its hub is used."""
+    """A callable that starts a hub at `url`. If another process was faster, its hub is used."""
 
     def __init__(self, url: str, journal: Callable[[], MemoryBroker] | None, world: World) -> None:
         self.has_journal = journal is not None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_WAITING: Final = 10
 READING: Final = (Action.SUBSCRIBE, Action.ADMINISTER)
-"""With one of these rights on its topic, the answer has the content of the message."""
+"""The rights on the topic with which the answer includes the content of the message."""
 PATIENCE_S: Final = 1.0
 """How long a subscriber has to report a fate. After that, the message counts as in flight."""
 MAX_PAYLOAD: Final = 64 * 1024
@@ -71,7 +71,7 @@ class Explanations:
             await asyncio.wait(waiting, timeout=PATIENCE_S)
 
     def reported(self, outlet: Outlet) -> None:
-        """Its client has sent its report."""
+        """Called when the client of an outlet has sent its report."""
         for done in self._reports.pop(outlet, ()):
             if not done.done():
                 done.set_result(None)
@@ -82,5 +82,8 @@ def _may_read(session: Session, topic: str) -> bool:
 
 
 def _may_ask(session: Session, message: Message) -> bool:
-    """Whether the client publishes on this topic. Everyone may answer on a reply topic: that is no right to ask."""
+    """Whether the client may publish on this topic.
+
+    For a reply topic this is not enough, because everyone may answer there.
+    """
     return not message.topic.startswith(REPLY_PREFIX) and session.may(Action.PUBLISH, message.topic)

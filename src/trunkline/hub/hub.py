@@ -1,4 +1,4 @@
-"""The hub: a facade over its parts. It listens, keeps sessions, and knows which clients are alive."""
+"""The hub: a facade over its parts. It listens, manages sessions, and checks which clients are alive."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ class Hub:
             # Numbers keep ascending over restarts, as with a journal, so that the accounts of subscribers stay correct.
             broker.sequence.last = self.world.time_ns() // 1000
         self.broker = broker
-        """The engine: it routes, bounds and accounts. The hub adds the wire."""
+        """The engine, which routes messages, applies limits and keeps the accounts.
+
+        The hub adds the network protocol.
+        """
         store = self.broker.store
         self.store = None if store is None else store.local
         """The state that survives a restart; None without a journal."""
@@ -75,7 +78,7 @@ class Hub:
         self.recent = Recent()
         self.broker.finders.append(self.recent.find)
         self.published = 0
-        """Messages of all clients."""
+        """The number of messages that clients have published."""
         self._links: Counter[tuple[str, str]] = Counter()
         self.began = self.broker.sequence.last
         """The number of the last message before this run."""
@@ -94,7 +97,7 @@ class Hub:
         rate = self.settings.limits.messages_per_s
         self.rates = None if rate is None else Buckets(Rate(per_s=rate))
         self.tracing: dict[Session, str] = {}
-        """Sessions that trace control messages, and of which clients."""
+        """Sessions that trace control messages, with the client that each traces."""
         self._listeners: list[Listener] = []
         self._recalled = False
         self._opened = 0
@@ -105,7 +108,7 @@ class Hub:
         self._lone = False
         """Whether this iteration has a single frame, so that there is nothing to combine it with."""
         self.straight = False
-        """Whether the batch of such an iteration is on its way to its only subscriber."""
+        """Whether the batch of such an iteration was already sent to its only subscriber."""
         self._scheduled = False
         self._watch: asyncio.TimerHandle | None = None
         self._leaving: set[asyncio.Task[None]] = set()
@@ -128,8 +131,9 @@ class Hub:
     async def listen(self, url: str, keys: str | None = None, *, insecure: bool = False) -> str:
         """Accept connections at `url`. Returns the actual address. Raises OSError.
 
-        `keys` is a directory of keys. Without them, beyond this machine only if `insecure` and the environment say so.
-        The first time, raises JournalUnusable if what an earlier run has kept of channels cannot be read, and closes.
+        `keys` is a directory of keys. Without keys, addresses that other machines can reach need `insecure` and the
+        environment variable. The first call raises JournalUnusable and closes the hub if the stored channels cannot be
+        read.
         """
         if not self._recalled:
             try:
@@ -205,7 +209,7 @@ class Hub:
         self._watch = asyncio.get_running_loop().call_later(self.settings.heartbeat_s / 2, self._tick)
 
     def left(self, session: Session, why: str) -> None:
-        """A client is gone: free its resources."""
+        """Free the resources of a client that is gone."""
         self.sessions.pop(session.id, None)
         self._dirty.pop(session, None)
         self.tracing.pop(session, None)
@@ -232,7 +236,7 @@ class Hub:
             log.info("%s disconnected: %s", session.name, why)
 
     def part(self, session: Session, outlet: Outlet) -> int:
-        """A subscription ends; how many messages were lost with it."""
+        """End a subscription. Returns how many messages were lost with it."""
         self.broker.tree.remove(outlet.pattern, outlet)
         lost = outlet.close()
         self.counts["dropped"] += lost
@@ -247,13 +251,13 @@ class Hub:
         return lost
 
     def leaving(self, work: Coroutine[Any, Any, None]) -> None:
-        """A member leaves: `parted` waits until that is done."""
+        """Start the work of removing a member. `parted` waits until it is done."""
         task = asyncio.ensure_future(work)
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
     async def _part(self, member: Member) -> None:
-        """A member is gone: its messages go to others."""
+        """Remove a member that is gone. Its messages go to other members."""
         await member.aclose()
         self.removed(member.stream.pattern)
 
@@ -276,7 +280,7 @@ class Hub:
             self.store.numbers.extend()
 
     def touch(self, session: Session) -> None:
-        """It has something to send."""
+        """Mark a session that has output to send."""
         self._dirty[session] = None
         if not self._in_turn and not self._scheduled:
             self._scheduled = True
@@ -322,7 +326,10 @@ class Hub:
             batch.fail(-1, "no_responders", f"nobody subscribes to {batch.topic}", nearest=nearest)
 
     def publish_straight(self, head: PublishHead, body: BatchBody, origin: int) -> int:
-        """As `publish`, without a batch, of one that no rule is about: see `take_straight` for what it returns."""
+        """As `publish`, for a batch to which no rule applies, without building it.
+
+        Returns the result of `take_straight`.
+        """
         topic = head.topic
         if self.directory.registry.find(topic) is not None:
             return 0
@@ -340,7 +347,7 @@ class Hub:
         return first
 
     def link(self, pattern: str, topic: str) -> None:
-        """Several clients may want the same link: it ends with the last of them."""
+        """Add a link. Several clients may use the same link; it is removed with the last of them."""
         self.broker.link(pattern, topic)
         self._links[pattern, topic] += 1
 
@@ -351,7 +358,7 @@ class Hub:
             self.broker.unlink(pattern, topic)
 
     def info(self, topic: str) -> control.TopicInfo:
-        """What a publisher must know about a topic."""
+        """The properties of a topic that a publisher needs."""
         route = self.broker.resolve(topic)
         # Groups and durable subscriptions may refuse, and so may outlets with little room.
         confirm = route.stored or bool(route.local) or any(map(self.is_strict, route.outlets))
@@ -367,7 +374,7 @@ class Hub:
         )
 
     def watch(self, session: Session, topic: str) -> control.TopicInfo:
-        """Notify the session when this changes. Raises ProtocolError."""
+        """Notify the session when the properties of a topic change. Raises ProtocolError."""
         if topic not in session.topics and len(session.topics) >= self.settings.limits.topics:
             oldest = next(iter(session.topics))
             del session.topics[oldest]

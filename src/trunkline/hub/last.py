@@ -26,7 +26,7 @@ class LastMessages:
         self._questions = OpenQuestions(MAX_WAITING, "for last messages")
 
     async def answer(self, session: Session, asked: control.Last) -> control.Control:
-        """The message, or why there is no answer."""
+        """The answer with the message, or with the reason why there is none."""
         validate_topic(asked.topic)
         with self._questions.one(session):
             try:

@@ -24,7 +24,7 @@ class Leavers:
                 self._rows -= self._kept.popitem(last=False)[1].books.size
 
     def take(self, origin: int, subscription: int, pattern: str) -> Leaver | None:
-        """The same subscription on its last connection, if it was here."""
+        """The books of the same subscription on its previous connection, if there was one."""
         leaver = self._kept.pop((origin, subscription, pattern), None)
         if leaver is not None:
             self._rows -= leaver.books.size

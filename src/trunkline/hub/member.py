@@ -43,12 +43,12 @@ class MemberClient(Protocol):
     def full(self) -> bool: ...
 
     async def drained(self) -> None:
-        """Wait until it is not full."""
+        """Wait until the connection can take more output."""
 
     def end(self, reason: str) -> None: ...
 
     max_body_bytes: int
-    """The largest frame that it accepts."""
+    """The largest frame that the client accepts."""
     max_waiting_bytes: int
     """The number of bytes that it may hold without reporting on them."""
 
@@ -89,7 +89,7 @@ class Member:
         return self.stream.name
 
     def bound_bytes(self) -> None:
-        """Limit the bytes that wait for it here. What a journal feeds has a limit of its own."""
+        """Limit the bytes that wait for this member in the hub. Messages fed from a journal have a separate limit."""
         self._bytes = MemberBytes(self.stream.inbox, self._client.max_waiting_bytes)
 
     @property
@@ -162,7 +162,7 @@ class Member:
             self._held_bytes += len(message.payload)
 
     def _release(self, seq: int) -> Message | None:
-        """A message that the client has reported on; None if it was not held."""
+        """Release a message that the client has reported on. None if it was not held."""
         message = self._held.pop(seq, None)
         if message is not None:
             self._held_bytes -= len(message.payload)
@@ -179,7 +179,7 @@ class Member:
     def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
         held, dead = self._held, self._dead
         claimed = max(len(ranges), sum(last - first + 1 for first, last in ranges if last >= first))
-        # A false report must not take more time than a true one.
+        # Processing an invalid report must not take longer than processing a valid one.
         exact = claimed <= 2 * (len(held) + len(dead))
         seqs = [seq for first, last in ranges for seq in range(first, last + 1)] if exact else _within(held, ranges)
         for seq in seqs:
@@ -214,7 +214,7 @@ class Member:
                 del self._dead[next(iter(self._dead))]
 
     def _end_again(self, seq: int, fate: Fate, reason: str) -> bool:
-        """The client has replayed dead letters of this member, and their fates have changed."""
+        """Record the new fate of a dead letter that the client has replayed."""
         letter = self._dead.pop(seq, None)
         if letter is None or self._letters is None:
             return False
@@ -228,7 +228,7 @@ class Member:
         return True
 
     def give_back(self, seq: int) -> None:
-        """The client gives it back: another member gets it."""
+        """Pass a message that the client returns to another member."""
         if (message := self._release(seq)) is not None and self.stream.custody.give_back(message):
             self._pass_on()
 
@@ -267,7 +267,7 @@ def _within(seqs: Iterable[int], ranges: Sequence[tuple[int, int]]) -> list[int]
 
 
 def _apart(batch: list[Message]) -> Iterable[list[Message]]:
-    """As `_by_topic`, with those in shared memory on their own."""
+    """As `_by_topic`, but each message in shared memory is a run of its own."""
     for run in _by_topic(batch):
         for is_shared, same in groupby(run, key=lambda message: type(message.payload) is memoryview):
             messages = list(same)
@@ -275,7 +275,7 @@ def _apart(batch: list[Message]) -> Iterable[list[Message]]:
 
 
 def _by_topic(batch: list[Message]) -> Iterable[list[Message]]:
-    """Runs of one topic, as they follow each other."""
+    """Split a batch into runs of consecutive messages on one topic."""
     run: list[Message] = []
     for message in batch:
         if run and message.topic != run[0].topic:

@@ -1,4 +1,4 @@
-"""The bytes that wait in the hub for one member of a group. An inbox counts messages: many large ones take too much."""
+"""Limits the bytes that wait in the hub for one member of a group. An inbox limits only the number of messages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ USUAL_BYTES: Final = 300
 
 
 class MemberBytes:
-    """Makes the capacity of an inbox smaller while its messages have more than `limit` bytes.
+    """Reduces the capacity of an inbox while its messages have more than `limit` bytes.
 
-    Then its overflow policy applies, as if it were full. A single larger message still passes. The gate of the inbox
-    sees each message, and so the sum here is an upper bound. The messages are counted only if it exceeds the limit.
+    Its overflow policy then applies. A single larger message is still accepted. The gate of the inbox adds the size of
+    each message to a sum, which is an upper bound. The waiting messages are measured only when the sum exceeds the
+    limit.
     """
 
     def __init__(self, inbox: Inbox, limit: int) -> None:
@@ -31,20 +32,21 @@ class MemberBytes:
             self._count()
 
     def taken(self) -> None:
-        """Messages were taken out."""
+        """Called when messages were taken out of the inbox."""
         if self._inbox.capacity < self._capacity:
             self._count()
 
     def _count(self) -> None:
         inbox = self._inbox
-        # Those of waiting publishers come last. They are bounded by what a publisher may have unconfirmed.
+        # Messages of waiting publishers come last and are not included. The window of each publisher limits them.
         waiting = inbox.messages()[: inbox.depth]
         size = sum(map(_size, waiting))
         if size < self._limit:
             self._most = size
             inbox.capacity = self._capacity
         else:
-            # Counted again after a quarter more, and not for each message that is offered while it is full.
+            # Measured again after another quarter of the limit, not for each message that is offered while the inbox is
+            # full.
             self._most = self._limit - self._limit // 4
             inbox.capacity = min(self._capacity, max(1, len(waiting) * self._limit // size))
         inbox.admit()

@@ -1,8 +1,8 @@
 """The owners of durable subscriptions, at a hub with rules.
 
-A durable subscription belongs to the identity that made it: no other identity can use its name, whatever it may
-subscribe to, unless it may administer its topics. A durable group is shared by all who may subscribe to its pattern.
-A subscription that was made without rules belongs to the first identity that subscribes under its name.
+A durable subscription belongs to the identity that created it. Another identity can use its name only with the right to
+administer its topics. A durable group is shared by all identities that may subscribe to its pattern. A subscription
+that was created without rules belongs to the first identity that subscribes under its name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from trunkline.errors import ProtocolError
 
 MAX_OWNED: Final = 10_000
-"""Durable subscriptions of one identity."""
+"""The maximum number of durable subscriptions of one identity."""
 
 
 class DurableOwner(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,9 +50,9 @@ class DurableOwners:
         return owner is None or owner.shared or owner.identity == identity
 
     def claim(self, name: str, owner: DurableOwner, *, exists: bool, keep: Keep | None) -> None:
-        """An identity is about to subscribe under a name that it may use. Raises ProtocolError if it owns too many.
+        """Make an identity the owner of a name that it may use. Raises ProtocolError if it owns too many.
 
-        If a subscription of this name `exists`, its owner stays. `keep` is called before anything has changed.
+        If a subscription of this name `exists`, its owner does not change. `keep` is called before anything is changed.
         """
         before = self._owners.get(name)
         if before == owner or (before is not None and exists):

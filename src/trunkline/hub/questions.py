@@ -21,7 +21,7 @@ class OpenQuestions:
 
     @contextmanager
     def one(self, session: Session) -> Iterator[None]:
-        """Raises ProtocolError if too many wait already."""
+        """Count a request while it is processed. Raises ProtocolError if too many are open."""
         if self._open[session] >= self._most:
             raise ProtocolError("too_many", f"{self._most} requests {self._about} are already waiting for an answer")
         self._open[session] += 1

@@ -1,4 +1,4 @@
-"""Recent batches: with them the hub can explain a message that is in no journal."""
+"""Recent batches, with which the hub can explain messages that are not stored in a journal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Remembered(msgspec.Struct, frozen=True, gc=False):
     size: int
     topic: str
     body: bytes
-    """The whole batch; of a large one, only its encoded ids."""
+    """The whole batch, or, for a large batch, only its encoded ids."""
     whole: bool
 
 
@@ -54,9 +54,9 @@ class Recent:
             self._bytes -= len(batches.popleft().body) + EXTRA_BYTES
 
     def find(self, message_id: str, number: int = 0) -> Message | None:
-        """The message of this id: at its number, if that is known, which is far quicker.
+        """The message with this id. If its number is known, the search is much faster.
 
-        Of one that came in a large batch only id, topic and number are known.
+        For a message of a large batch, only id, topic and number are known.
         """
         place = bisect_right(self._batches, number, key=lambda batch: batch.first) - 1 if number else -1
         if place >= 0 and (found := _find(message_id, self._batches[place])) is not None:
@@ -82,7 +82,7 @@ def _split(ids: columns.Strings | str, count: int) -> list[str]:
 def _find(message_id: str, batch: Remembered) -> Message | None:
     numbers = range(batch.first, batch.first + batch.size)
     try:
-        # The messages are decoded only if one has this id: any text can be asked for, and occur in every payload.
+        # Messages are decoded only if one has this id: a query can contain any text, which may occur in every payload.
         known = _ids_of(_ids(batch.body) if batch.whole else batch.body)
         if isinstance(known, columns.Strings) and not (
             known.fits(batch.size) and (not isinstance(known.sizes, int) or known.sizes == len(message_id.encode()))

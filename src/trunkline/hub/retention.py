@@ -1,4 +1,4 @@
-"""The limits that channels set for how much the journal keeps of their topics."""
+"""The retention rules that channels set for their topics in the journal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from trunkline.topic import covers
 
 
 def rules_of(channels: Iterable[Channel]) -> tuple[Retention, ...]:
-    """If several channels match a topic, the most specific pattern applies, even if it has no limit."""
+    """The rules of all channels.
+
+    If several match a topic, the most specific pattern applies, even if it has no limit.
+    """
     channels = list(channels)
     limited = [channel.pattern for channel in channels if limits(channel.qos)]
     counting = [channel for channel in channels if any(covers(pattern, channel.pattern) for pattern in limited)]

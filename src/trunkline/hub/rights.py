@@ -1,9 +1,9 @@
 """Which rights each control message needs. Every control message passes `check` before its handler is called.
 
-A message without a row cannot be handled: a hub with a handler that has no row does not start. A row says what its
-message needs, or why it needs nothing here. Where a right depends on what the hub holds (the topics of a channel, the
-subscription that a dead letter died at), the row names the place that checks it. PUBLISH frames, and the `reply_to` of
-the messages in them, are checked by the session and by `Hub.publish`.
+A hub with a handler for a message without a row does not start. A row has the rights that its message needs, or the
+reason why none are checked here. Some rights depend on the state of the hub (the topics of a channel, the subscription
+at which a message became a dead letter). In these cases, the row names the code that checks them. PUBLISH frames, and
+the `reply_to` of the messages in them, are checked by the session and by `Hub.publish`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from trunkline.topic import EVERYTHING, reply_topic
 from trunkline.wire import control
 
 Right = tuple[Action, str]
-"""An action, and the topic or pattern that it is on."""
+"""An action, and the topic or pattern to which it applies."""
 
 
 class RightsRow(NamedTuple):
     needs: Callable[[Any], Sequence[Right]]
     reason: str = ""
-    """If it needs no right here, the reason."""
+    """The reason, if no right is checked here."""
 
 
 def _needs(*rights: Callable[[Any], Right]) -> RightsRow:
@@ -108,5 +108,5 @@ def check(access: Access, identity: str, own: Container[str], message: control.C
 
 
 def proves_reply(message: control.Subscribe) -> bool:
-    """Whether a subscription proves by its secret that its reply topic is the client's own."""
+    """Whether a subscription proves by its secret that its reply topic belongs to the client."""
     return bool(message.secret) and reply_topic(message.secret) == message.pattern

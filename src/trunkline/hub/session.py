@@ -67,34 +67,34 @@ class Session:
         self.waiting_bytes = 0
         self.max_waiting_bytes = limits.pending_bytes
         self.max_body_bytes = frames.room_for_body(hub.settings.max_frame_bytes)
-        """What the client takes in one frame, besides its head."""
+        """The largest body that the client accepts in one frame."""
         self.members: dict[int, Member] = {}
         self.opening: dict[int, tuple[int, int]] = {}
-        """Members that are being opened, and credit in messages and bytes that came for them meanwhile."""
+        """Members that are being opened, with the credit in messages and bytes that has arrived for them meanwhile."""
         self.links: dict[tuple[str, str], None] = {}
         self.replies: set[str] = set()
         """Reply topics that the client has proved to be its own."""
         self.topics: dict[str, control.TopicInfo] = {}
-        """Where it publishes, and what it was sent about that."""
+        """The topics on which the client publishes, with the last TopicInfo that it was sent for each."""
         self.process = wire.peer.process if hub.settings.shared_memory else 0
-        """The process of a client whose memory may be opened, and that may open this one's; otherwise 0."""
+        """The process of the client, if it and the hub may open each other's memory; otherwise 0."""
         self.shares = False
-        """Whether its memory could be opened."""
+        """Whether the hub could open memory of the client."""
         self.maps = False
-        """Whether it could open this process's."""
+        """Whether the client could open memory of the hub."""
         self.shared: dict[int, Segment] = {}
-        """By delivery: what the client has yet to open."""
+        """Segments that the client has not opened yet, by delivery."""
         self._shared_number = 0
         self._segments: WeakSet[Segment] = WeakSet()
-        """Of its memory, what is held here."""
+        """The segments of the client's memory that the hub holds."""
         self.published = 0
         self.delivered = 0
         self.ended = False
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the wire has ended, too: it may have something left to send."""
+        """Done when the wire has also ended, after sending its remaining output."""
         self._restricted = hub.access.restricts
         self._free = not self._restricted and hub.rates is None
-        """Whether no rule and no rate is to be looked at before its batches are given on."""
+        """Whether its batches are forwarded without checking rules and rates."""
         self._now = asyncio.get_running_loop().time
         self._reading = True
         self._suspected = False
@@ -201,7 +201,10 @@ class Session:
             self._apply_reading()
 
     def _may_be_answered(self, batch: Batch) -> bool:
-        """Whether the client may publish where it wants answers: others must not publish there on its behalf."""
+        """Whether the client may publish on the `reply_to` topics of its messages.
+
+        Others must not publish there on its behalf.
+        """
         try:
             for topic in columns.reply_topics(batch.envelope):
                 if not self.may(Action.PUBLISH, topic):
@@ -240,7 +243,7 @@ class Session:
                 self.wire.pause()
 
     def _react(self) -> None:
-        """Do what the protocol wants after an event."""
+        """Apply the state of the protocol after an event."""
         if self.protocol.ended:
             self._close()
         else:
@@ -253,7 +256,7 @@ class Session:
             self.hub.broker.withdraw(pending[0], reason or "its publisher was cancelled while waiting for room")
 
     def settled(self, batch: Batch) -> None:
-        """A batch has its outcome: TAKEN says so."""
+        """Called when a batch has its outcome, which TAKEN reports to the client."""
         protocol = self.protocol
         if not protocol.settle(batch):
             return
@@ -265,7 +268,7 @@ class Session:
         if self.protocol.taken_due:
             self.hub.touch(self)
         elif self._taken_timer is None:
-            # One frame less for each request: TAKEN a moment later is enough for all of them.
+            # A delayed TAKEN covers all of them, which saves a frame for each request.
             self._taken_timer = asyncio.get_running_loop().call_later(TAKEN_S, self._report_taken)
 
     def _report_taken(self) -> None:
@@ -284,7 +287,7 @@ class Session:
 
     @property
     def full(self) -> bool:
-        # The backlog is asked for only if it matters.
+        # The backlog is computed only if it is needed.
         protocol = self.protocol
         return protocol.congested and protocol.shrunk(self.wire.backlog)
 
@@ -292,7 +295,7 @@ class Session:
         self.delivered += head.count
         frame = self._shared_frame(head, body) if type(body) is SharedBody else frames.deliver(head, body)
         if self.hub.straight and self.protocol.clear:
-            # Its subscriber works while the rest is done here.
+            # Sent first, so that the subscriber works in parallel.
             self._send((frame,))
             return
         self.protocol.deliver(frame)
@@ -354,7 +357,7 @@ class Session:
         self._drain_waiters.clear()
 
     def flush(self) -> None:
-        """The end of a turn: send what it produced."""
+        """Send the output of an iteration. Called at its end."""
         out = self.protocol.flush()
         if not out:
             return
@@ -375,7 +378,7 @@ class Session:
             elif protocol.reading is not self._reading:
                 self._apply_reading()
         elif self._congested or self._drain_waiters or protocol.has_notices:
-            # All of it was sent at once: the transport will not call.
+            # Everything was sent at once, so the transport will not call `writable`.
             asyncio.get_running_loop().call_soon(self.writable)
 
     def _trace(self, out: Sequence[frames.Parts]) -> None:
@@ -435,7 +438,7 @@ class Session:
         if self.ended:
             return
         self.ended = True
-        # They would hold the session until they are due.
+        # Timers would keep a reference to the session until they are due.
         for timer in (self._taken_timer, self.hello_timer):
             if timer is not None:
                 timer.cancel()

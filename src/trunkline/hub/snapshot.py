@@ -27,7 +27,7 @@ async def snapshot_of(hub: Hub, rows: int) -> HubSnapshot:
 
 
 def snapshot_with(hub: Hub, rows: int, kept: StoreSummary | None) -> HubSnapshot:
-    """With what is known of the store."""
+    """The snapshot, with a summary of the store."""
     rows = max(0, min(rows, MAX_ROWS))
     store = hub.store
     sessions = [session for session in hub.sessions.values() if session.name]

@@ -1,7 +1,8 @@
 """Watchers: which clients are notified when the subscriptions to a topic change. Pure.
 
 This is the inverse of a TopicTree, which finds patterns by topic: here topics are found by pattern. The cost depends on
-the topics that match, not on all that are watched; with 10,000 topics, testing each took 20 ms for every subscription.
+the topics that match, not on all that are watched. With 10,000 topics, testing each of them took 20 ms for every
+subscription.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Watchers(Generic[T]):
             del above.below[token]
 
     def matching(self, *patterns: str) -> dict[str, set[T]]:
-        """The topics that match any of the patterns, and who watches them."""
+        """The topics that match any of the patterns, with their watchers."""
         return {node.topic: node.watchers for pattern in patterns for node in self._walk(pattern) if node.watchers}
 
     def _walk(self, pattern: str) -> Iterator[_WatchNode[T]]:
