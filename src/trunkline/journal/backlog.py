@@ -44,23 +44,23 @@ class ReadOn(msgspec.Struct, frozen=True):
 
 
 class Backlog:
-    """Offers messages in this order: waiting ones, unread ones that precede new ones, those read ahead, the journal."""
+    """The order of offers: waiting messages, unread ones that precede new ones, those read ahead, then the journal."""
 
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor
         self.behind = True
         """Whether the journal has unread messages. If not, committed messages are offered at once."""
         self.waiting: deque[tuple[Message, list[Attempt]]] = deque()
-        """Out of order: offered before new messages."""
+        """Messages that are offered before new ones, out of order."""
         self._unread: list[int] = []
         """Numbers of messages to read and offer before new ones: they were in flight, or are the starting point."""
         self.ahead: deque[Message] = deque()
-        """Read, and not offered yet."""
+        """Messages that were read and not offered yet."""
         self._ahead_upto = cursor.read
         self._given: set[int] = set()
-        """Redelivered by a user before the stored state was loaded."""
+        """Messages that a user redelivered before the stored state was loaded."""
         self._kept: dict[int, KeptMessage] = {}
-        """Failed before the last restart, and not yet read again."""
+        """Messages that failed before the last restart and were not read again yet."""
         self._postponed: list[tuple[float, int, KeptMessage]] = []
         """A heap of due times and messages."""
         self._numbers = count()
@@ -102,7 +102,7 @@ class Backlog:
     # Events
 
     def give_again(self, message: Message, *, recalled: bool) -> None:
-        """A user redelivers a message that has its fate."""
+        """Redeliver a message that already has a fate, at the request of a user."""
         self.cursor.give_again(message.seq)
         if not recalled:
             self._given.add(message.seq)
@@ -113,7 +113,10 @@ class Backlog:
         self.waiting.appendleft((message, story))
 
     def postpone(self, kept: KeptMessage, pause_s: float, now_s: float) -> None:
-        """Offer it after a pause. The pause is bounded, so a clock that was set back does not delay it for ever."""
+        """Offer a message after a pause.
+
+        The pause is bounded, so that a clock that was set back does not delay it for ever.
+        """
         if pause_s <= 0:
             self.waiting.append((kept.message, kept.story))
         else:
@@ -135,7 +138,10 @@ class Backlog:
         return not self.behind and seq > self.cursor.read
 
     def offer(self, seq: int) -> KeptMessage | None:
-        """Offer it for the first time in this process. If it failed before, it waits for its due time instead."""
+        """Offer a message for the first time in this process.
+
+        If it failed before, it waits for its due time instead.
+        """
         self.cursor.offer(seq)
         return self._kept.pop(seq, None) if self._kept else None
 
@@ -167,7 +173,10 @@ class Backlog:
             self._ahead_upto = committed
 
     def all_offered(self) -> list[KeptMessage]:
-        """All messages read ahead are offered. Returns those that failed before and are stored only as retries."""
+        """Called when all messages read ahead are offered.
+
+        Returns those that failed before and are stored only as retries.
+        """
         self.cursor.skip_to(self._ahead_upto)
         passed = [seq for seq in self._kept if seq <= self.cursor.read]
         for seq in passed:
@@ -195,13 +204,13 @@ class LargeMessages:
         return seq in self._holders
 
     def hand(self, seq: int, size: int, holder: Hashable) -> None:
-        """Assign it to a subscriber, whoever had it before."""
+        """Assign a message to a subscriber, even if another one had it before."""
         self.take(seq)
         self._holders[seq] = holder, size
         self._bytes[holder] = self._bytes.get(holder, 0) + size
 
     def take(self, seq: int) -> None:
-        """Remove it from its subscriber."""
+        """Remove a message from its subscriber."""
         if (known := self._holders.pop(seq, None)) is not None:
             holder, size = known
             self._bytes[holder] -= size

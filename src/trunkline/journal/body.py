@@ -19,7 +19,7 @@ COLUMNS: Final = "first, last, topic, at_ns, since_ns, until_ns, checksum, body"
 
 
 def checksum(first: int, topic: str, at_ns: int, since_ns: int, until_ns: int, body: bytes) -> int:
-    """Covers the body and all other columns: a body under a wrong number is damage, too."""
+    """The checksum of the body and all other columns. It also detects a body that is stored under a wrong number."""
     return zlib.crc32(body, zlib.crc32(f"{first} {at_ns} {since_ns} {until_ns} {topic}".encode()))
 
 

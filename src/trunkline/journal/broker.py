@@ -37,8 +37,10 @@ log = logging.getLogger("trunkline.journal")
 
 PATTERNS = "SELECT pattern FROM cursors"
 SOON = 512
-"""So many messages of a pipeline may go to the writer without waiting for the end of the turn: of the usual thousand
-that are under way, it writes one half while the other is published."""
+"""After this many messages of a pipeline, they are passed to the writer without waiting for the end of the iteration.
+
+Of the usual thousand messages in flight, the writer then writes one half while the other half is published.
+"""
 
 
 class JournalLane:

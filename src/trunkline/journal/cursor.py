@@ -25,16 +25,16 @@ class Cursor:
         self._line: deque[int] = deque()
         """Offered messages in order. A settled one is removed when it reaches the front."""
         self._out: set[int] = set()
-        """Those in line that have no fate yet."""
+        """The messages in `_line` that have no fate yet."""
         self._again: list[int] = sorted(pending)
-        """In flight outside the line: pending when this process began, or redelivered by a user."""
+        """Messages in flight that are not in `_line`: pending when this process started, or redelivered by a user."""
         self._offered = 0
         self._places: dict[int, int] = {}
         """The ordinal of each message, until its fate is written."""
         self.changed = False
 
     def offer(self, seq: int) -> None:
-        """Offer it to a subscriber for the first time. Numbers must ascend."""
+        """Record that a message is offered to a subscriber for the first time. Numbers must ascend."""
         self._line.append(seq)
         self._out.add(seq)
         self._offered += 1
@@ -42,7 +42,7 @@ class Cursor:
         self.read = seq
 
     def skip_to(self, seq: int) -> None:
-        """No message up to here matches, except those already offered."""
+        """Record that no message up to this number matches, except those already offered."""
         self.read = max(self.read, seq)
 
     def start_at(self, seq: int, pending: Iterable[int] = ()) -> None:
@@ -52,9 +52,9 @@ class Cursor:
         self.changed = True
 
     def rewind(self, unwritten: Iterable[int]) -> None:
-        """No subscriber has the messages that were offered and have no fate: start again as after a restart.
+        """Start again as after a restart, because no subscriber has the messages that were offered and have no fate.
 
-        `unwritten` are those whose fate is for `ranges` still.
+        `unwritten` are messages whose fate is not written yet and is still needed by `ranges`.
         """
         self.catch_up()
         self._again = self.pending()
@@ -72,7 +72,7 @@ class Cursor:
         return True
 
     def settle(self, seq: int) -> bool:
-        """It has its fate; False if it was not in flight."""
+        """Record that a message has its fate. False if it was not in flight."""
         if seq in self._out:
             self._out.discard(seq)
             while self._line and self._line[0] not in self._out:
@@ -89,7 +89,7 @@ class Cursor:
         return seq in self._out or self.is_again(seq)
 
     def is_again(self, seq: int) -> bool:
-        """Whether it is in flight outside the line."""
+        """Whether a message is in flight and not in `_line`."""
         at = bisect_left(self._again, seq)
         return at < len(self._again) and self._again[at] == seq
 
@@ -99,7 +99,7 @@ class Cursor:
 
     @property
     def low(self) -> int:
-        """All matching messages up to here have a fate."""
+        """The number up to which all matching messages have a fate."""
         low = self.read
         if self._line:
             low = min(low, self._line[0] - 1)
@@ -129,11 +129,14 @@ class Cursor:
         return ranges
 
     def forget_place(self, seq: int) -> None:
-        """Exclude it from `ranges`: it has its own row."""
+        """Exclude a message from `ranges`, because it has its own row."""
         self._places.pop(seq, None)
 
     def catch_up(self) -> None:
-        """Nothing is in flight, so everything read has a fate: move `high` there, not only to the last match."""
+        """Move `high` to the last number that was read, not only to the last match.
+
+        Called when nothing is in flight.
+        """
         if not self._out and not self._again and self.read > self.high:
             self.high = self.read
             self.changed = True

@@ -93,7 +93,8 @@ CREATE TABLE removals (
 ADDITIONS = (
     # The last message of a topic is found by this index.
     "CREATE INDEX IF NOT EXISTS file_topics_by_topic ON file_topics (topic, first)",
-    # Actors once found their state by a durable subscription. It is no longer read, and retention would wait for it.
+    # Older versions stored the state of actors with a durable subscription. It is no longer read, and would block
+    # retention.
     "DELETE FROM cursors WHERE substr(pattern, 1, 7) = '_state.' AND name = 'state of ' || substr(pattern, 8)",
     attendance.TABLE,
     records.TABLE,
@@ -128,7 +129,7 @@ def open_for_writing(directory: Path, sync: Sync, world: World) -> sqlite3.Conne
 
 
 def set_patience(database: sqlite3.Connection, *, patient: bool) -> None:
-    """Whether a commit may take long: wait for another process, and move a full log into the database."""
+    """Set whether a commit may take long, to wait for another process and to move a full log into the database."""
     database.execute(f"PRAGMA busy_timeout = {PATIENCE_S * 1000 if patient else 0}")
     database.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES if patient else 0}")
 
@@ -136,7 +137,8 @@ def set_patience(database: sqlite3.Connection, *, patient: bool) -> None:
 def finish_repair(directory: Path) -> None:
     """Put a repaired database in place of the old one, also if a crash came in between.
 
-    The old log must be gone before the new database is there. Without its log the old database would lack messages.
+    The old log must be removed before the new database is in place. Without its log, the old database would lack
+    messages.
     """
     repaired = directory / REPAIRED
     if not repaired.exists():
@@ -186,7 +188,7 @@ def _connect_to_read(directory: Path, how: str) -> sqlite3.Connection:
 
 
 def _connect_to_copy(directory: Path) -> sqlite3.Connection:
-    """SQLite cannot read a log in a read-only directory, because it needs to create a file beside it."""
+    """Open a copy. SQLite cannot read a log in a read-only directory, because it must create a file beside it."""
     with tempfile.TemporaryDirectory(prefix="trunkline-") as copy:
         for name in (FILE, f"{FILE}-wal"):
             shutil.copyfile(directory / name, Path(copy) / name)
@@ -216,9 +218,9 @@ def _prepare(database: sqlite3.Connection, directory: Path) -> None:
 
 
 def lengthen_log(database: sqlite3.Connection, directory: Path) -> None:
-    """Give the log its full length: a small commit into blocks that are there takes a third less time.
+    """Extend the log to its full length: a small commit into allocated blocks takes a third less time.
 
-    SQLite ignores what lies beyond its last frame, and overwrites it. Not done where the disk has little room left.
+    SQLite ignores data beyond its last frame, and overwrites it. This is not done if the disk is nearly full.
     """
     database.execute("INSERT OR REPLACE INTO meta VALUES ('opened', 1)")
     length = WAL_PAGES * (PAGE_BYTES + 24)
@@ -254,7 +256,7 @@ def sync_path(path: Path) -> None:
 
 
 def why(error: Exception, directory: Path) -> str:
-    """What an error of SQLite means, and what to do about it."""
+    """The meaning of an error of SQLite, and the next step."""
     match getattr(error, "sqlite_errorname", ""):
         case "SQLITE_FULL":
             return "the disk is full: free some space"

@@ -47,7 +47,7 @@ class DeadLetterRow(msgspec.Struct, frozen=True):
 
 
 def letters_in(reader: Reader) -> Iterator[DeadLetter]:
-    """All that can be read, oldest first."""
+    """All dead letters that can be read, oldest first."""
     for (data,) in reader.query("SELECT letter FROM dead_letters ORDER BY at_ns"):
         if (letter := _letter(data)) is not None:
             yield letter
@@ -70,7 +70,7 @@ class JournalDeadLetters:
 
     @asynccontextmanager
     async def _written(self) -> AsyncIterator[None]:
-        """Exclusive, and after everything so far was written to the journal."""
+        """Exclusive access to the dead letters, after all earlier changes were written to the journal."""
         async with self._turn:
             await self._journal.flush()
             yield
@@ -112,7 +112,7 @@ class JournalDeadLetters:
         return refused
 
     def waiting_for(self, name: str) -> list[str]:
-        # It never waits: a new subscriber gets later messages only, and none that are not written yet.
+        # This does not wait for pending writes: a new subscriber gets only later messages.
         reader = self._journal.reader
         topics = dict.fromkeys(each.message.topic for each in kept_for(reader, name))
         return [*_cursor(reader, name), *topics]

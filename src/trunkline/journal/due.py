@@ -1,4 +1,4 @@
-"""What is due: stretches of messages and fates to seal, and files to join."""
+"""Finds the work that is due: ranges of messages and fates to seal, and files to join."""
 
 from __future__ import annotations
 
@@ -132,7 +132,8 @@ def fates_of(reader: Reader, stretch: Stretch) -> Iterator[pa.RecordBatch]:
 def small_runs(files: Iterable[tuple[File, int]], seal_rows: int, seal_bytes: int) -> Iterator[list[File]]:
     """Adjacent files of one day that should be joined: enough files, or enough rows together.
 
-    By rows, and by bytes that are not compressed. The files come in order, each with the bytes of its payloads.
+    The size is measured in rows and in uncompressed bytes. The files must be in order, each with the size of its
+    payloads.
     """
     run: list[File] = []
     run_rows = run_bytes = 0

@@ -36,7 +36,10 @@ class RecordedFate(msgspec.Struct, frozen=True):
 
     @property
     def exact(self) -> bool:
-        """Whether it covers every number in its range; otherwise only matching ones that have no own row."""
+        """Whether it covers every number in its range.
+
+        Otherwise it covers only matching messages without a separate row.
+        """
         return self.last - self.first + 1 == self.count
 
 
@@ -134,7 +137,7 @@ def _fates_from(batch: pa.RecordBatch) -> Iterator[RecordedFate]:
 
 
 def outcomes(reader: Reader, message: Message) -> list[Outcome]:
-    """The fates of a message, one outcome for each subscriber. A row of its own takes precedence over a range."""
+    """The fates of a message, one outcome for each subscriber. A separate row takes precedence over a range."""
     latest: dict[str, RecordedFate] = {}
     for fates in fates_of(reader, message):
         before = latest.get(fates.subscriber)

@@ -1,8 +1,8 @@
 """Durable subscriptions: feeds the messages of a cursor from the journal into the inboxes of its subscribers.
 
 While the subscribers keep up, committed messages go directly to them. When they have no room, the cursor falls behind,
-and reads from the journal when there is room again. Publishers never wait for it. What is to be read and offered, and
-when, is decided in `backlog.py`, and who gets it in `members.py`; here it is done.
+and reads from the journal when there is room again. Publishers never wait for it. `backlog.py` decides what is read and
+offered, and when; `members.py` decides which subscriber gets it. This module carries out the decisions.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class Feeder(Ledger):
             self._again.cancel()
 
     def stop_soon(self) -> list[asyncio.Task[None]]:
-        """The same, but returns the running task instead of waiting for it."""
+        """Like `stop`, but returns the running task instead of waiting for it."""
         self.pause()
         self._cancel_timers()
         tasks = [task for task in (self._ready, self._reading) if task is not None]
@@ -209,7 +209,7 @@ class Feeder(Ledger):
         return tasks
 
     def let_go(self) -> None:
-        """Everything is written."""
+        """Release the cursor, after everything was written."""
         self._ledger.scribes.discard(self)
         if self.durable:
             self._journal.cursors.pop(self.cursor.name, None)
@@ -225,7 +225,7 @@ class Feeder(Ledger):
         self.feed()
 
     def live(self, messages: Sequence[Message]) -> None:
-        """Messages that were just committed.
+        """Offer messages that were just committed.
 
         They go directly to a subscriber with room; without one, they are read later.
         """
@@ -308,7 +308,10 @@ class Feeder(Ledger):
             self._forget_messages()
 
     def _read_on(self, reader: Reader, limit: int) -> tuple[list[Message], int]:
-        """Called in the reading thread. Retention waits for it, and so knows what was read."""
+        """Read messages in the reading thread.
+
+        Retention waits for this, so that it takes into account what was read.
+        """
         cursor = self.cursor
         with self._journal.removing:
             found, upto = reader.some_after(cursor.pattern, cursor.read, limit)
@@ -324,7 +327,7 @@ class Feeder(Ledger):
         again = self.cursor.is_again(message.seq)
         if self.cursor.settle(message.seq):
             if again:
-                # It may have an earlier fate: its own row says which one is valid.
+                # It may have an earlier fate: a separate row shows which one is valid.
                 self._settle(message.seq, Fate.DELIVERED, "")
             else:
                 self._delivered.append(message.seq)
@@ -383,7 +386,7 @@ class Feeder(Ledger):
         self._ledger.retrying(inbox, message, story, pause_s)
 
     def passed_on(self, inbox: Inbox, successor: Inbox, message: Message, story: Sequence[Attempt]) -> None:
-        """Nothing to write: the message stays in the same subscription."""
+        """Does nothing: the message stays in the same subscription."""
         self._members.pass_on(message, successor)
 
     def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:

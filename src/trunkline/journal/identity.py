@@ -36,7 +36,10 @@ def replace(database: sqlite3.Connection, identity: str) -> None:
 
 
 def read(database: sqlite3.Connection) -> str | None:
-    """None if it is missing or damaged: the next process that opens the journal for writing creates one."""
+    """The identity.
+
+    None if it is missing or damaged: the next process that opens the journal for writing creates one.
+    """
     if not database.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'identity'").fetchone()[0]:
         return None
     row = database.execute("SELECT CAST(uuid AS BLOB) FROM identity").fetchone()

@@ -30,7 +30,10 @@ MAX_ROW_MESSAGES = 10_000
 MAX_ROW_BYTES = 8 * 1024 * 1024
 MAX_LONE_BYTES = 64 * 1024
 MAX_EARLY_NS = 1_500_000
-"""About as long as it takes to publish a thousand messages. A commit that takes longer is worth waiting for more."""
+"""About the time to publish a thousand messages.
+
+If a commit takes longer, it is better to collect more messages first.
+"""
 INSERT = "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -71,7 +74,7 @@ class Rows:
         database.executemany(INSERT, rows)
 
     def done(self, error: Exception | None) -> None:
-        """The rest happens in the event loop."""
+        """Continue in the event loop."""
 
 
 def _parts(messages: list[Message]) -> list[list[Message]]:
@@ -87,7 +90,7 @@ def _parts(messages: list[Message]) -> list[list[Message]]:
 
 
 class Intake:
-    """Used from one event loop thread."""
+    """The intake of a journal. Used in the thread of one event loop."""
 
     def __init__(self, writer: Writer, world: World, numbers: Numbers, max_backlog_bytes: int, at_ns: int) -> None:
         self._writer = writer
@@ -98,9 +101,9 @@ class Intake:
         """Messages published since the last flush, by topic."""
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop
-        """The time of the last iteration; None before the first."""
+        """The event loop of the last flush. Not set before the first."""
         self._under_way: set[PendingWrite] = set()
-        """Passed to the writer, and not committed yet."""
+        """Messages that were passed to the writer and are not committed yet."""
         self.again: Callable[[], None] = lambda: None
         """Called in the event loop when a commit failed, so that fates and cursors are written again."""
         self._at_ns = at_ns
@@ -117,7 +120,7 @@ class Intake:
         """Recorded messages that could not be written: they were delivered, but are not in the journal."""
 
     def put(self, topic: str, message: Message, waits: bool) -> asyncio.Future[Failures]:
-        """Take one plain message that no other code holds."""
+        """Take one plain message, to which no other code refers."""
         pending = self.pending.get(topic)
         if pending is None:
             pending = self._begin(topic, waits)
@@ -150,7 +153,10 @@ class Intake:
     def put_many(
         self, topic: str, messages: Sequence[Message], waits: bool, *, alike: bool
     ) -> asyncio.Future[Failures]:
-        """Take messages of one topic that no other code holds; `alike` if all are plain, with one sender and format."""
+        """Take messages of one topic, to which no other code refers.
+
+        With `alike`, all are plain, with one sender and format.
+        """
         pending = self.pending.get(topic)
         if pending is None:
             pending = self._begin(topic, waits)
@@ -208,10 +214,10 @@ class Intake:
                 self._give(pending)
 
     def hand_over(self) -> None:
-        """In the middle of an iteration: the writer works while the event loop continues.
+        """Flush in the middle of an iteration, so that the writer works while the event loop continues.
 
-        Not while commits are slow: two of them take longer than what is gained. And what is given on before it is
-        committed waits for the end of the turn, as ever.
+        Does nothing while commits are slow, because two commits would take longer than the time saved. Also does
+        nothing if messages are delivered before they are committed: these wait for the end of the iteration.
         """
         fast = self._writer.commit_time.average_ns < MAX_EARLY_NS
         if fast and all(pending.waits for pending in self.pending.values()):
@@ -259,7 +265,7 @@ class Intake:
         self.give(pending)
 
     def through(self, pending: PendingWrite) -> None:
-        """All subscribers have it: complete its publishes."""
+        """Complete the publishes of messages that all subscribers have received."""
         if len(pending.waiters) == 1 and not pending.failures:
             pending.waiters[0].settled(pending.messages, [])
         else:

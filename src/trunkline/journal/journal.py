@@ -136,7 +136,7 @@ class Journal:
             self._end_close()
 
     async def aclose(self) -> None:
-        """The same from an event loop, without blocking it."""
+        """Like `close`, from an event loop and without blocking it."""
         if not self._begin_close():
             return
         if self.threaded:
@@ -208,7 +208,7 @@ class Journal:
 
     @property
     def reader(self) -> Reader:
-        """For short queries in this thread. For long reads open your own Reader."""
+        """A reader for short queries in this thread. For long reads, open a separate Reader."""
         if self._reader is None:
             raise JournalUnusable(str(self.directory), "it is not open")
         return self._reader
@@ -238,7 +238,7 @@ class Journal:
         return numbered
 
     def _flush_soon(self) -> None:
-        """Fates are written with the next commit, after at most `flush_s`."""
+        """Schedule the writing of fates. They are written with the next commit, after at most `flush_s`."""
         if self._timer is not None:
             return
         try:
@@ -248,7 +248,7 @@ class Journal:
         self._timer = loop.call_later(self.settings.flush_s, self._flush)
 
     def _flush_later(self) -> None:
-        """A commit failed: its fates and cursors are kept, and written again later."""
+        """Keep the fates and cursors of a failed commit, and write them again later."""
         if self._timer is not None:
             self._timer.cancel()
         if not self._closing:
@@ -283,7 +283,7 @@ class Journal:
     def progress(self, query: Callable[[str], Iterable[tuple[Any, ...]]]) -> list[CursorProgress]:
         """The positions of the durable subscriptions: on disk, and in memory since then.
 
-        While `removing` is held, none of them reads on.
+        While `removing` is held, no durable subscription reads further messages.
         """
         found = []
         for name, pattern, high, pending in query("SELECT name, pattern, high, pending FROM cursors"):

@@ -1,4 +1,4 @@
-"""What a journal stores of messages that wait for their next attempt."""
+"""The stored messages that wait for their next attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lake: sealed stretches of the journal as Parquet files, one directory a day.
+"""The lake: sealed ranges of the journal as Parquet files, with one directory per day.
 
 A file is valid when the journal lists it. It is written under a hidden name, synced, renamed, and only then recorded,
 in the same transaction that deletes its rows from the journal. Files that a crash leaves in between are not listed, and

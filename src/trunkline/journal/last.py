@@ -30,7 +30,7 @@ class LastLocation(NamedTuple):
 
     first: int
     last: Any
-    """Not a number if the row is damaged."""
+    """The last number. It may have another type if the row is damaged."""
     path: str | None = None
     """The sealed file; None for a batch that is not sealed."""
 

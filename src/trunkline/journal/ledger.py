@@ -70,7 +70,7 @@ class Entries:
 
 
 class Scribe(Protocol):
-    """A part that writes more than fates: a durable subscription with its cursor."""
+    """A component that writes more than fates, for example a durable subscription with its cursor."""
 
     def write_down(self, ledger: JournalLedger) -> None: ...
 

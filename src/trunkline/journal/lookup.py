@@ -53,7 +53,7 @@ class StoredCounts(NamedTuple):
 
 
 def stored_counts(reader: Reader, after: int, upto: int = FOREVER) -> StoredCounts:
-    """Call it within one `snapshot`: messages may be sealed between two queries."""
+    """The counts of a range. Call it within one `snapshot`: messages may be sealed between two queries."""
     ends = {"after": after, "upto": upto}
     cut: dict[File, list[tuple[str, int, bool]]] = {}
     for topic, count, whole, *file in reader.query(SEALED_CUT, ends):

@@ -1,8 +1,8 @@
-"""The reserve of a hub: numbers that may be given before anything about them is on disk.
+"""The reserve of a hub: numbers that may be assigned before anything about them is on disk.
 
-Messages on topics that are not stored get a number, too, and clients hold them and report their fates by number. If
-the hub is killed, the next run begins beyond the reserve, so that no number is given twice. A journal that is closed
-stores the exact number instead.
+Messages on topics that are not stored get numbers, too, and clients report their fates by number. If the hub is killed,
+the next run starts after the reserve, so that no number is assigned twice. A journal that is closed stores the exact
+number instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SOON_S: Final = 1.0
 
 
 class NumberReserve:
-    """`due` is the number from which on the reserve must be extended. Compare it after numbers were given."""
+    """The reserve must be extended when a number above `due` was assigned. Compare after assigning numbers."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -34,7 +34,7 @@ class NumberReserve:
         self.due = 0
 
     async def begin(self) -> None:
-        """Returns when the reserve is on disk. Raises JournalUnusable."""
+        """Reserve the first numbers. Returns when the reserve is on disk. Raises JournalUnusable."""
         upto = self._journal.intake.numbers.last + self._block
         await asyncio.wrap_future(self._journal.writer.call(lambda database: reserve(database, upto)))
         self._extended_at = asyncio.get_running_loop().time()
@@ -57,12 +57,12 @@ class NumberReserve:
     def _written(self, written: asyncio.Future[None]) -> None:
         self._writing = False
         if not written.cancelled() and (error := written.exception()) is not None:
-            # It is tried again when half a block of numbers was given.
+            # The next attempt follows when half a block of numbers was assigned.
             log.error("%s: the next numbers could not be reserved: %s", self._journal.directory, error)
 
 
 def reserve(database: Database, upto: int) -> None:
-    """Numbers up to this one count as used, from this commit on."""
+    """Mark the numbers up to this one as used, from this commit on."""
     database.execute(
         "INSERT INTO meta VALUES ('last', ?) ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",
         (upto,),

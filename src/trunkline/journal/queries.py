@@ -24,7 +24,7 @@ class JournalQueries:
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         self.pattern = EVERYTHING
-        """The meaning of `wanted(topic)` in a query."""
+        """The pattern that the SQL function `wanted(topic)` tests."""
         self._database = databases.open_for_reading(self.directory)
         self._database.create_function("wanted", 1, self._wanted, deterministic=True)
 
@@ -52,7 +52,7 @@ class JournalQueries:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Everything that is read inside is from one snapshot."""
+        """A context in which all queries read from one snapshot."""
         with self._asking() as database:
             database.execute("BEGIN")
             try:
@@ -72,7 +72,7 @@ class JournalQueries:
             return database.execute(sql, values).fetchall()
 
     def each(self, sql: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-        """The same row by row, from one snapshot, for results that may be too large for memory."""
+        """Like `query`, but row by row from one snapshot, for results that may be too large for memory."""
         with self._asking() as database:
             yield from database.execute(sql, values)
 
@@ -89,7 +89,7 @@ class JournalQueries:
         return File(*rows[0]) if rows else None
 
     def counts(self, file: File) -> bool:
-        """Whether it is still valid: it may have been replaced."""
+        """Whether a file is still valid: it may have been replaced."""
         return self.file(file.path) == file
 
     def sized_files(self, kind: str) -> Iterator[tuple[File, int]]:

@@ -17,7 +17,7 @@ FOREVER = 2**63 - 1
 
 
 class Range(msgspec.Struct, frozen=True):
-    """Which messages: by topic, by number (both ends included), by their own time."""
+    """Selects messages by topic, by number (both ends included), and by their timestamp."""
 
     pattern: str = EVERYTHING
     first: int = 1

@@ -108,9 +108,9 @@ class Reader(JournalQueries):
                     yield batch if columns is None else batch.select(columns)
 
     def _steps(self, wanted: Range) -> Iterator[tuple[File | list[StoredBatch], Range]]:
-        """Stretch by stretch, each with the range to read.
+        """The stretches of a range, each with the range to read in it.
 
-        Messages that were read before are not read again, even if moved.
+        Messages that were read before are not read again, even if they were moved to another file.
         """
         while (step := self.step(wanted, wanted.first - 1)) is not None:
             upto, found = step
@@ -216,7 +216,7 @@ class Reader(JournalQueries):
         return int(self.query(snapshot.HIGHEST[kind])[0][0] or 0)
 
     def removals(self, first: int, last: int) -> list[tuple[str, int, int, int]]:
-        """What retention removed between two numbers: topic, first, last, and count."""
+        """The messages that retention removed between two numbers: topic, first, last, and count."""
         return self.query(
             "SELECT topic, first, last, count FROM removals WHERE last >= ? AND first <= ?", (first, last)
         )
@@ -312,7 +312,7 @@ class Reader(JournalQueries):
         return explain.fates_of(self, message)
 
     def outcomes(self, message: Message) -> list[Outcome]:
-        """The fates of a message, one outcome for each subscriber. A row of its own takes precedence over a range."""
+        """The fates of a message, one outcome for each subscriber. A separate row takes precedence over a range."""
         return explain.outcomes(self, message)
 
     # The lake

@@ -1,4 +1,4 @@
-"""Records other than messages and fates: deaths, orphans, and what retention removed. For tables.
+"""Records other than messages and fates: deaths, orphans, and removals by retention. Used to build tables.
 
 A dead letter leaves the journal when it is replayed or removed. The record of its death is kept as long as the message:
 which subscriber failed, why and where.
@@ -30,7 +30,10 @@ FORGET: Final = "DELETE FROM deaths WHERE seq BETWEEN ? AND ? AND topic = ?"
 
 
 class Death(msgspec.Struct, frozen=True):
-    """A subscriber gave up on a message. The last three fields are None if only a damaged letter is left."""
+    """The record that a message became a dead letter.
+
+    The last three fields are None if only a damaged letter is left.
+    """
 
     subscriber: str
     seq: int
@@ -122,7 +125,7 @@ def orphan_count(reader: Reader) -> int:
 
 
 def removals(reader: Reader, after: int) -> list[Removal]:
-    """What retention removed since the removal with the number `after`."""
+    """The removals by retention after the removal with the number `after`."""
     columns = ", ".join(Removal.__struct_fields__)
     rows = reader.query(f"SELECT {columns} FROM removals WHERE number > ? ORDER BY number", (after,))
     return [Removal(*row) for row in rows]

@@ -72,7 +72,7 @@ class RepeatedBatches:
         return True
 
     async def aclose(self) -> None:
-        """Waiting batches are not stored; their publishers still do not know whether they are."""
+        """Stop. Waiting batches are not stored now; their publishers get no answer whether they are stored."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -24,7 +24,7 @@ PIECES = (
     " SELECT topic, NULL, first, last, last - first + 1, length(body), at_ns FROM batches"
     " ORDER BY topic DESC, first DESC"
 )
-"""Topic by topic, newest first. Two indexes are merged, and nothing is sorted."""
+"""The query for all parts, topic by topic, newest first. It merges two indexes and needs no sort."""
 Numbers = dict[str, "array[int]"]
 """The numbers of the removed messages of a file, in order, by topic."""
 
@@ -102,7 +102,7 @@ def _going(
 ) -> list[list[Remove]]:
     """For each rule, the parts of one topic that are completely beyond a limit, newest first.
 
-    Without parts that are needed: unread ones, and those that a subscriber holds.
+    Excludes parts that are needed: unread ones, and those that a subscriber holds.
     """
     going: list[list[Remove]] = [[] for _ in rules]
     count = size = 0
@@ -121,7 +121,7 @@ def _going(
 
 
 def is_free(remove: Remove, progress: list[CursorProgress]) -> bool:
-    """Whether no durable subscription needs it.
+    """Whether no durable subscription needs this part.
 
     Messages that a subscriber holds without a fate on disk are never free: after a crash their fate would be unknown.
     Unread messages are free only if the rule says so.

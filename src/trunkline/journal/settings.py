@@ -36,10 +36,10 @@ class JournalSettings(Group, frozen=True, kw_only=True):
     """Messages on `durable` topics are on disk when their publish returns; those on `recorded` topics are written
     later.
 
-    Publishers never wait for answers to requests and notices of dead letters: they are recorded where they would be
-    durable.
-    A stretch is sealed when it has `seal_rows` messages, `seal_bytes` bytes, or is `seal_age_s` old. Sealed files under
-    half of `seal_rows` are joined. A file that was replaced stays for `replaced_s`, for readers that have it open.
+    Answers to requests and notices of dead letters are only recorded, even on durable topics, so that their publishers
+    never wait. A stretch is sealed when it has `seal_rows` messages, `seal_bytes` bytes, or is `seal_age_s` old. Sealed
+    files under half of `seal_rows` are joined. A file that was replaced stays for `replaced_s`, for readers that have
+    it open.
     """
 
     may_be_zero = frozenset({"replaced_s", "flush_s", "commit_in_loop_s"})

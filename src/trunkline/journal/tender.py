@@ -76,7 +76,7 @@ class Tender:
                 log.exception("maintenance of the journal failed")
 
     def tend(self) -> None:
-        """Everything that is due."""
+        """Do everything that is due."""
         if self._journal.settings.seal:
             self.seal()
             self.join()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trunkline.journal.journal import Journal
 
 LONG = 100_000
-"""After this many numbers, other readers get the reading thread before the counting continues."""
+"""After this many numbers, the reading thread is released for other readers before the counting continues."""
 CURSORS = "SELECT name, pattern, high, pending FROM cursors ORDER BY name"
 
 

@@ -25,7 +25,7 @@ from trunkline.journal.repair.scanner import Scan, end_of, shapes
 from trunkline.journal.sealed import File
 
 KINDS = ("messages", "fates")
-"""What the lake holds."""
+"""The kinds of rows in the lake."""
 MISRECORDED = "the file is whole, but its entry in the journal is wrong"
 
 

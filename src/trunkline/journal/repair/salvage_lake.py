@@ -127,7 +127,10 @@ class Salvage:
             first = end + 1
 
     def _swap(self, database: sqlite3.Connection, old: str, new: Sealed | None) -> None:
-        """A needed file is always listed: the next start would remove it otherwise."""
+        """Replace a file by another one in the list.
+
+        A needed file is always listed: the next start would otherwise remove it.
+        """
         from trunkline.journal import lake
 
         database.execute("BEGIN IMMEDIATE")

@@ -53,10 +53,10 @@ def shapes() -> dict[str, Shape]:
 
 
 class Scan:
-    """Every row of a table that can be read, also beyond damaged pages. Where it met any, the order is not kept.
+    """Reads every readable row of a table, also beyond damaged pages. After damage, the rows are not in order.
 
-    Afterwards `gaps` are the keys, both ends not included, between which something could not be read; if the table has
-    no numbers, `failed` alone says so.
+    Afterwards `gaps` has the pairs of keys, both ends excluded, between which something could not be read. If the keys
+    are not numbers, only `failed` shows that.
     """
 
     def __init__(self, source: sqlite3.Connection, table: str, end: int) -> None:

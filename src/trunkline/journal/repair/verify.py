@@ -118,7 +118,7 @@ def _verify_batches(
 
 
 def _counts(database: sqlite3.Connection, file: File) -> bool:
-    """Whether it is still valid: it may have been joined and deleted since the list of files was read."""
+    """Whether a file is still valid: it may have been joined and deleted since the list of files was read."""
     query = "SELECT count(*) FROM files WHERE path = ? AND replaced_ns IS NULL"
     try:
         return bool(database.execute(query, (file.path,)).fetchone()[0])
