@@ -117,7 +117,7 @@ class ClientProtocol:
         self.malformed = 0
         self.bytes_in = 0
         self.delivered = 0
-        """Messages delivered."""
+        """The number of delivered messages."""
         self._received_at = 0.0
         self._ticked_at = 0.0
         self._last_number = 0
@@ -144,7 +144,7 @@ class ClientProtocol:
     # Events
 
     def connected(self, hello: Callable[[int], control.Hello], now: float) -> Iterator[Action]:
-        """A connection was made. Sends HELLO first."""
+        """Called when a connection was made. Sends HELLO first."""
         self.phase = Phase.GREETING
         self._ending = ""
         self._received_at = now
@@ -152,13 +152,13 @@ class ClientProtocol:
         yield SendFrame(frame)
 
     def unreachable(self, why: str, chance: float) -> Iterator[Action]:
-        """No connection could be made: there was no answer at the address."""
+        """Called when no connection could be made, because there was no answer at the address."""
         self.last_failure = why
         if self.phase is not Phase.CLOSED:
             yield self._reconnect(chance)
 
     def received(self, batch: Sequence[memoryview], now: float) -> Iterable[Action]:
-        """Frames have arrived."""
+        """Called when frames have arrived."""
         self._received_at = now
         for place, frame in enumerate(batch):
             # Avoids a generator while only valid batches arrive: those produce no actions.
@@ -195,7 +195,7 @@ class ClientProtocol:
                 yield Malformed(error)
 
     def broken(self, error: ProtocolError) -> Iterator[Action]:
-        """The incoming data can no longer be split into frames."""
+        """Called when the incoming data can no longer be split into frames."""
         self.malformed += 1
         yield from self.give_up(f"the hub sent an invalid frame: {error.text}")
 
@@ -227,7 +227,10 @@ class ClientProtocol:
         return now - self._ticked_at - self.welcome.heartbeat_s / 2 if self.welcome is not None else 0.0
 
     def lost(self, why: str, chance: float) -> Iterator[Action]:
-        """The connection has ended, from either side. `chance`, from 0 to 1, spreads reconnections in time."""
+        """Called when the connection has ended, from either side.
+
+        `chance`, from 0 to 1, spreads reconnections in time.
+        """
         if self.phase is Phase.CLOSED:
             return
         was, self.phase = self.phase, Phase.DISCONNECTED

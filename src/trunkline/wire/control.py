@@ -68,7 +68,7 @@ class Hello(Ask, frozen=True, kw_only=True, tag="HELLO"):
     token: str = ""
     """Unique for each HELLO: the hub refuses a repeated one, to prevent replay attacks."""
     at_ns: int = 0
-    """The time of sending, in seconds since 1970. Without it, the hub remembers the token as long as it runs."""
+    """The time of sending, in nanoseconds since 1970. Without it, the hub remembers the token as long as it runs."""
     max_frame_bytes: int = 64 * 1024 * 1024
     """The largest frame that the client accepts. A message that does not fit is dropped, with a recorded fate."""
     memory: Probe | None = None
@@ -152,7 +152,7 @@ class Topic(Ask, frozen=True, kw_only=True, tag="TOPIC"):
 
 
 class TopicInfo(Control, frozen=True, kw_only=True, tag="TOPIC_INFO"):
-    """What a publisher must know about a topic: the answer to TOPIC, and an update whenever it changes."""
+    """The properties of a topic that a publisher needs: the answer to TOPIC, and an update whenever they change."""
 
     topic: str
     re: int = 0
@@ -164,13 +164,13 @@ class TopicInfo(Control, frozen=True, kw_only=True, tag="TOPIC_INFO"):
     channel: str | None = None
     """The channel this topic belongs to, if any."""
     schema: str | None = None
-    """The hash of its schema. The client must not send messages that do not fit."""
+    """The hash of its schema. The client must not send messages that do not match it."""
     full: list[tuple[str, int]] = []
     """In the answer to TOPIC: subscribers without room, for which publishers wait, and how often each became full."""
 
 
 class Taken(Control, frozen=True, kw_only=True, tag="TAKEN"):
-    """Confirms batches: they are with all their subscribers."""
+    """Confirms batches: all their subscribers have received them."""
 
     runs: list[tuple[int, int, int]] = []
     """First and last number of consecutive batches, and the number of the first message in them."""
@@ -347,7 +347,7 @@ class Link(Ask, frozen=True, kw_only=True, tag="LINK"):
 
 
 class Unlink(Ask, frozen=True, kw_only=True, tag="UNLINK"):
-    """Undo LINK. Answered by DONE."""
+    """Removes a link. Answered by DONE."""
 
     pattern: str
     topic: str
@@ -357,17 +357,18 @@ class Unlink(Ask, frozen=True, kw_only=True, tag="UNLINK"):
 
 
 class Last(Ask, frozen=True, kw_only=True, tag="LAST"):
-    """The last stored message of a topic. Answered by LAST_ANSWER, by hubs with the feature `reading stored messages`.
+    """Asks for the last stored message of a topic.
 
-    Errors: `forbidden` without the right to subscribe; `not_stored` if the journal does not store the topic; `damaged`
-    if the message cannot be read; `too_large` if it does not fit into a frame: then subscribe with `start` "last".
+    Answered by LAST_ANSWER, by hubs with the feature `reading stored messages`. Errors: `forbidden` without the right
+    to subscribe; `not_stored` if the journal does not store the topic; `damaged` if the message cannot be read;
+    `too_large` if it does not fit into a frame: then subscribe with `start` "last".
     """
 
     topic: str
     before: int | None = None
     """Only messages with a lower number count."""
     max_bytes: int = 0
-    """The largest frame the client takes; 0: the largest the hub sends."""
+    """The largest frame that the client accepts; 0 for the largest that the hub sends."""
 
 
 class LastAnswer(Answer, frozen=True, kw_only=True, tag="LAST_ANSWER"):
@@ -425,11 +426,11 @@ class Letters(Ask, frozen=True, kw_only=True, tag="LETTERS"):
     cause: str | None = None
     message_id: str | None = None
     brief: bool = False
-    """Without payloads and tracebacks, for an overview."""
+    """Whether to leave out payloads and tracebacks, for an overview."""
     limit: int = 1000
     """The maximum number in one answer."""
     max_bytes: int = 0
-    """The largest frame the client takes; 0: the largest the hub sends."""
+    """The largest frame that the client accepts; 0 for the largest that the hub sends."""
     after: str = ""
     """The `more` of the previous answer."""
 
@@ -517,7 +518,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int = 10
     """The number of frames of a ring, 1 to 1,048,576. The other policies have a fixed number."""
     page_size: int = 4096
-    """In bytes: a power of two, up to 1 GiB."""
+    """The page size in bytes: a power of two, up to 1 GiB."""
 
     def problem(self) -> str:
         """The problem, or an empty text."""
@@ -531,7 +532,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProducerRegister(Ask, frozen=True, kw_only=True, omit_defaults=False, tag="PRODUCER_REGISTER"):
-    """Registers the client as a producer of a channel. All fields are sent, also those with their default."""
+    """Registers the client as a producer of a channel.
+
+    All fields are sent, including those with their default value.
+    """
 
     channel: str
     schema_hash: str = ""
@@ -542,7 +546,7 @@ class ProducerRegister(Ask, frozen=True, kw_only=True, omit_defaults=False, tag=
 
 
 class ProducerUnregister(Ask, frozen=True, kw_only=True, tag="PRODUCER_UNREGISTER"):
-    """It does so no longer."""
+    """Unregisters the client as a producer of a channel."""
 
     channel: str
 
@@ -557,14 +561,14 @@ class ConsumerRegister(Ask, frozen=True, kw_only=True, tag="CONSUMER_REGISTER"):
 
 
 class ConsumerUnregister(Ask, frozen=True, kw_only=True, tag="CONSUMER_UNREGISTER"):
-    """It does so no longer."""
+    """Unregisters the client as a consumer of a channel."""
 
     channel: str
     consumer_id: str
 
 
 class DiscoveryRequest(Ask, frozen=True, kw_only=True, tag="DISCOVERY_REQUEST"):
-    """Asks for the producers and consumers of a channel, and the place of its data."""
+    """Asks for the producers and consumers of a channel, and the location of its data."""
 
     channel: str
 
@@ -684,11 +688,14 @@ class SchemaPut(Ask, frozen=True, kw_only=True, tag="SCHEMA_PUT"):
     version: str = ""
     """By default the next version for the kind of change."""
     compatibility: str = ""
-    """none, backward, forward or full; by default as the schema had it before, backward for a new one."""
+    """none, backward, forward or full.
+
+    The default is the mode of the previous version, or backward for a new schema.
+    """
 
 
 class SchemaGet(Ask, frozen=True, kw_only=True, tag="SCHEMA_GET"):
-    """A schema by its name and version, or by its hash. Answered by SCHEMAS."""
+    """Asks for a schema by its name and version, or by its hash. Answered by SCHEMAS."""
 
     name: str = ""
     version: str = ""

@@ -6,7 +6,7 @@
             length of the head (2 bytes, lowest first) · head (a MessagePack array) · body (the columns of a batch,
             or a message alone as a map of its fields: see columns.py)
     PUBLISH_SHARED, DELIVER_SHARED
-            the same, with a body that says where in shared memory the payload of the one message is (SharedPayload)
+            the same, with a body that locates the payload of the only message in shared memory (SharedPayload)
 
 A transport that preserves message boundaries, such as ZeroMQ, omits the length.
 """
@@ -29,14 +29,14 @@ PREFIX: Final = Struct("<BH")
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 MAX_HEAD_BYTES: Final = 0xFFFF
 HEAD_BYTES: Final = 16 * 1024
-"""The maximum size of the hub's own heads: a topic, and a thousand numbers."""
+"""The maximum size of a head that the hub sends: a topic, and a thousand numbers."""
 FIRST_FRAME_BYTES: Final = 64 * 1024
 """The size limit of HELLO and WELCOME: no more is buffered for a peer that is not authenticated."""
 MAX_MESSAGES: Final = 1_000_000
 """The maximum number of messages in one frame. A message takes eight bytes in a body, and 300 when it is decoded."""
 MAX_POSITION: Final = 2**62
 Parts = tuple[bytes | memoryview, ...]
-"""One frame, in parts that follow each other without a gap."""
+"""One frame, in parts that are sent without a gap."""
 _PREFIX_BYTES: Final = PREFIX.size
 _LENGTH_BYTES: Final = LENGTH.size
 _TIME_BYTES: Final = 8
@@ -52,7 +52,7 @@ class Kind(enum.IntEnum):
 
 
 CONTROL: Final = bytes([Kind.CONTROL])
-# An attribute of an enum is looked up ten times as slowly as a name of this module.
+# Access to an enum attribute takes ten times as long as access to a name of this module.
 _PUBLISH: Final = int(Kind.PUBLISH)
 _DELIVER: Final = int(Kind.DELIVER)
 _PUBLISH_SHARED: Final = int(Kind.PUBLISH_SHARED)
@@ -101,7 +101,7 @@ class DeliverHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class SharedPayload(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The body of a frame whose one message has its payload in shared memory of the sender."""
+    """The body of a frame with one message, whose payload is in shared memory of the sender."""
 
     descriptor: int
     """The file descriptor in the sender's process: a sealed memfd, opened by `/proc/PID/fd/DESCRIPTOR`."""
@@ -112,12 +112,12 @@ class SharedPayload(msgspec.Struct, frozen=True, gc=False, array_like=True):
     envelope: bytes
     """The message as a map of its fields, without the payload."""
     number: int = 0
-    """Of DELIVER_SHARED: MAPPED names it when the memory is open, or cannot be opened."""
+    """The number of a DELIVER_SHARED. MAPPED repeats it when the memory was opened, or cannot be opened."""
 
 
 @final
 class SharedPublish(msgspec.Struct, frozen=True, gc=False):
-    """What a PUBLISH_SHARED frame holds."""
+    """The content of a PUBLISH_SHARED frame."""
 
     head: PublishHead
     payload: SharedPayload
@@ -147,7 +147,7 @@ def publish(head: PublishHead | PublishFields, body: bytes) -> bytes:
 
 
 def deliver(head: DeliverHead, body: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
-    """A deliver frame in two parts: the body is the same for all who get it."""
+    """A deliver frame in two parts. The body is the same for all subscribers."""
     data = _encode(head)
     if len(data) > MAX_HEAD_BYTES:
         raise _too_large(data)
@@ -246,7 +246,7 @@ _length_of = LENGTH.unpack_from
 
 
 class Splitter:
-    """Cuts a stream of bytes into frames, the same ones however the stream is cut into pieces."""
+    """Cuts a stream of bytes into frames. The result does not depend on how the stream is divided into chunks."""
 
     def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -255,7 +255,10 @@ class Splitter:
         self._have = 0
         self._need = LENGTH.size
         self.broken: ProtocolError | None = None
-        """Why nothing more can come: a frame is too large, or empty, and so where the next one begins is not known."""
+        """The error after which no more frames can be read.
+
+        A frame was too large or empty, so the start of the next is not known.
+        """
 
     def feed(self, data: bytes) -> list[memoryview]:
         """The frames that are complete now."""
@@ -270,9 +273,9 @@ class Splitter:
             self._parts.append(data)
             self._have += len(data)
             if self._have < self._need:
-                # Joined once it is all there: a large frame comes in many pieces.
+                # Joined once, when it is complete: a large frame arrives in many pieces.
                 if len(self._parts) > _SMALL_PARTS and self._have < _SMALL_PARTS * len(self._parts):
-                    # Unless the peer sends byte by byte: each piece costs more than its content.
+                    # Joined earlier if the peer sends tiny pieces: each piece takes more memory than its content.
                     self._parts = [b"".join(self._parts)]
                 return []
             data = b"".join(self._parts)

@@ -193,7 +193,7 @@ class ServerProtocol(Generic[B]):
         self.hold(size)
 
     def settle(self, batch: B) -> bool:
-        """The engine is done with a batch.
+        """Called when the engine is done with a batch.
 
         Returns False if it is not pending. TAKEN is sent with the next due flush.
         """
@@ -349,7 +349,7 @@ class ServerProtocol(Generic[B]):
         )
 
     def flushed(self, backlog: int) -> None:
-        """The transport has accepted what `flush` returned, and has this backlog now."""
+        """Called when the transport has accepted the frames of `flush`. `backlog` is its current backlog."""
         self.backlog = backlog
         self.congested = self.out_bytes + backlog > self._congested_bytes
         if not self.congested or self.ended:
@@ -369,7 +369,7 @@ class ServerProtocol(Generic[B]):
         return self.congested
 
     def drained(self, backlog: int) -> None:
-        """The transport can accept more data. Sends waiting notices, and resumes reading."""
+        """Called when the transport can accept more data. Sends waiting notices, and resumes reading."""
         if not self.shrunk(backlog) and self.has_notices:
             self._send_notices()
         self._update_reading()

@@ -64,7 +64,7 @@ class TopicSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class HubSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Rows are limited in number; the totals are exact."""
+    """The state of a hub. The number of rows is limited; the totals are exact."""
 
     at_ns: int
     hub: str
@@ -81,12 +81,12 @@ class HubSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     orphans: int = 0
     counts: dict[str, int] = {}
     account: dict[str, int] = {}
-    """All subscribers together, including those that have left."""
+    """The account of all subscribers together, including those that have left."""
     clients: list[ClientSnapshot] = []
     clients_total: int = 0
     subscribers: list[SubscriberSnapshot] = []
-    """Those with the most messages waiting first."""
+    """Subscribers, those with the most waiting messages first."""
     subscribers_total: int = 0
     topics: list[TopicSnapshot] = []
-    """Those with the most messages first."""
+    """Topics, those with the most messages first."""
     topics_total: int = 0
