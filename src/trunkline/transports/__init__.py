@@ -1,4 +1,4 @@
-"""Transports: thin shells that carry frames between a hub and its clients. To write your own, see transport.py."""
+"""Transports carry frames between a hub and its clients. The interface for new transports is in transport.py."""
 
 from trunkline.transports.schemes import register
 

@@ -33,7 +33,7 @@ def path_of(url: str) -> Path:
 
 
 def place_of(url: str) -> tuple[str, int]:
-    """Host and port. A host of `*` is every address of this machine."""
+    """Host and port of a URL. The host `*` means every address of this machine."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "127.0.0.1", parts.port
@@ -90,7 +90,7 @@ class SocketFile:
             raise
 
     def remove(self) -> None:
-        """Remove only our own file: another hub may listen there now."""
+        """Remove the file, unless it belongs to another hub that listens there now."""
         with contextlib.suppress(OSError):
             if _stamp(self.path) == self._stamp:
                 self.path.unlink()

@@ -16,7 +16,7 @@ from trunkline.transports.runtime import runtime_directory
 
 class PageNotice(msgspec.Struct, frozen=True):
     address: str
-    """Without the token, because the output of a notebook may be saved and shared."""
+    """The address without the token, because the output of a notebook may be saved and shared."""
     pid: int
 
 

@@ -1,4 +1,4 @@
-"""Both ends in one event loop: for an embedded hub, and for tests in virtual time."""
+"""A transport with both ends in one event loop, for an embedded hub, and for tests in virtual time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class End:
             asyncio.get_running_loop().call_soon(self._end)
 
     def _end(self) -> None:
-        """After the frames that were sent: the other side may be paused."""
+        """End the connection after the frames that were sent were received: the other side may be paused."""
         if self.other._paused and self.other._inbound and not self._ended:
             self._linger = asyncio.get_running_loop().call_later(LINGER_S, self.abort)
         else:

@@ -37,9 +37,9 @@ HANDSHAKE_S = 10.0
 
 JOINED_BYTES = 32 * 1024
 UNSENT_BYTES = 128 * 1024
-"""The limit of unsent bytes in the kernel for a TCP connection: the default is megabytes, and nothing overtakes them.
+"""The limit of unsent bytes in the kernel for a TCP connection.
 
-A unix socket holds about as much by itself.
+The default is megabytes, which urgent messages cannot overtake. The default of a unix socket is about the same.
 """
 
 
@@ -155,8 +155,8 @@ class SocketWire(asyncio.Protocol):
         else:
             transport.writelines(buffers)
             if transport.get_write_buffer_size() > HIGH_BYTES:
-                # asyncio of 3.12 and 3.13 does not notice by itself that `writelines` went beyond the limit: it would
-                # never say that there is room again. Setting the limits makes it look.
+                # In Python 3.12 and 3.13, asyncio does not notice that `writelines` exceeded the limit, and would never
+                # call `resume_writing`. Setting the limits makes it check.
                 transport.set_write_buffer_limits(HIGH_BYTES, LOW_BYTES)
 
     @property
@@ -182,15 +182,15 @@ class SocketWire(asyncio.Protocol):
         if self._transport.is_closing() or not self._transport.can_write_eof():
             self._transport.close()
             return
-        # We say that nothing follows, and go on reading, for nobody, until the other side ends: a TCP connection that
-        # is closed with something unread throws away what the other side has not read either.
+        # Send EOF, and continue to read and discard data until the other side ends. If a TCP connection is closed with
+        # unread data, data that the other side has not read yet is lost, too.
         self._transport.write_eof()
         self.resume()
 
     def abort(self) -> None:
         self._closing = True
         if not self._lost:
-            # A transport of asyncio that has ended cannot be told so again: it raises.
+            # An asyncio transport that has ended raises an error if it is aborted again.
             self._transport.abort()
 
 
@@ -304,7 +304,7 @@ class TcpTransport:
         return _Server(server, at("tcp", host, port))
 
     def _admit(self, transport: asyncio.Transport) -> PeerIdentity:
-        """The handshake has checked the certificate. The register says whether it is revoked."""
+        """Check whether the certificate is revoked. The handshake has already verified it."""
         peer = peer_of(transport)
         if self._keys is None:
             return peer

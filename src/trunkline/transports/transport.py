@@ -1,6 +1,6 @@
 """The interface of a transport: it connects and listens, and carries frames both ways without reading them.
 
-To write one, implement these few methods; `trunkline.transports.register("myscheme", MyTransport())` makes
+To add a transport, implement these few methods; `trunkline.transports.register("myscheme", MyTransport())` makes
 `tl.connect("myscheme://…")` and a hub's `listen` use it.
 """
 
@@ -19,23 +19,23 @@ Frame = tuple[Part, ...]
 
 @dataclass(frozen=True)
 class PeerIdentity:
-    """The identity of the other end, as the transport knows it. Nothing here is claimed by the peer itself."""
+    """The identity of the other end, as determined by the transport. Nothing here is taken from what the peer sends."""
 
     identity: str
-    """`uid:1000`, `cert:alice`, `key:…`; `anonymous` if the transport cannot tell."""
+    """`uid:1000`, `cert:alice`, `key:…`; `anonymous` if the transport cannot determine it."""
     address: str
-    """For logs."""
+    """The address of the peer, for logs."""
     process: int = 0
     """The pid of the peer from the kernel, if it is on this host and of the same user; otherwise 0."""
 
 
 class Wire(Protocol):
-    """One connection. All of it is used in one event loop thread."""
+    """One connection. It is used only in the thread of one event loop."""
 
     peer: PeerIdentity
 
     def send(self, frames: Sequence[Frame]) -> None:
-        """Send these, in order.
+        """Send frames, in order.
 
         Never waits, never raises. After the connection has ended they are dropped, and `lost` is called.
         """
@@ -63,16 +63,19 @@ class Receiver(Protocol):
     """The user of a wire."""
 
     def received(self, frames: Sequence[memoryview]) -> None:
-        """Frames have arrived, in order."""
+        """Called when frames have arrived, in order."""
 
     def broken(self, error: ProtocolError) -> None:
-        """The incoming bytes are not valid frames. Called once: send a last message if needed, and close the wire."""
+        """Called once when the incoming bytes are not valid frames.
+
+        Send a last message if needed, and close the wire.
+        """
 
     def writable(self) -> None:
-        """The backlog, which was above HIGH_BYTES, has gone below LOW_BYTES."""
+        """Called when the backlog, which was above HIGH_BYTES, has fallen below LOW_BYTES."""
 
     def lost(self, why: str) -> None:
-        """The connection has ended. Called once, whichever side ended it."""
+        """Called once when the connection has ended, whichever side ended it."""
 
 
 HIGH_BYTES = 128 * 1024
@@ -95,6 +98,6 @@ class Listener(Protocol):
 
 class Transport(Protocol):
     async def connect(self, url: str, receiver: Callable[[Wire], Receiver], *, max_frame_bytes: int) -> Wire:
-        """Raises OSError, or ConnectionError, with the reason."""
+        """Connect to a hub. Raises OSError, or ConnectionError, with the reason."""
 
     async def listen(self, url: str, accept: Accept, *, max_frame_bytes: int) -> Listener: ...
