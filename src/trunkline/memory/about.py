@@ -17,9 +17,9 @@ from trunkline.wire.control import BufferPolicy, Config
 
 MAX_CHUNKS: Final = 8
 CHUNK_CHARS: Final = 250
-"""The engine keeps up to 8 attributes, of 256 bytes each."""
+"""The size of the chunks in which the description is stored. The engine keeps up to 8 attributes of 256 bytes each."""
 LINE: Final = 64
-"""Payloads begin at addresses that are multiples of it."""
+"""The alignment of payloads in bytes."""
 
 
 class ChannelAbout(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class ChannelAbout(msgspec.Struct, frozen=True, kw_only=True):
     config: Config
     settings: ChannelSettings
     slot_bytes: int
-    """Whole pages: one, or as many as a frame of the schema needs."""
+    """The size of a slot: one page, or as many pages as a frame of the schema needs."""
     layout: dict[str, Any] | None = None
     """The whole schema; None if it is too large to be stored here."""
 
@@ -64,8 +64,8 @@ class ChannelAbout(msgspec.Struct, frozen=True, kw_only=True):
     def slots(self) -> int:
         """Enough slots that a producer always finds a free one.
 
-        All queues together hold the last `queue` frames at the most, and the history is one of them. A consumer may
-        hold a frame that has left the queues; two loans may be open, of which one was given up and is still viewed.
+        All queues together hold at most the last `queue` frames, which include the history. A consumer may hold frames
+        that have left the queues. Two loans may be open, one of which was given up and is still viewed.
         """
         return self.queue + 1 + self.settings.consumers * self.settings.held + 2
 
@@ -78,7 +78,7 @@ class ChannelAbout(msgspec.Struct, frozen=True, kw_only=True):
         return title_of(self.settings.version, self.hash)
 
     def pack(self) -> list[str]:
-        """As attributes. A schema that does not fit is left out; its hash remains."""
+        """The description as attributes. A schema that is too large is left out; its hash is kept."""
         chunks = _chunks(self)
         return chunks if len(chunks) <= MAX_CHUNKS else _chunks(replace(self, layout=None))
 
@@ -94,7 +94,7 @@ def _chunks(about: ChannelAbout) -> list[str]:
 
 
 def unpack(chunks: list[str]) -> ChannelAbout:
-    """Raises ValueError for values that are not ours."""
+    """Read the description from attributes. Raises ValueError for attributes that Trunkline did not write."""
     try:
         return msgspec.json.decode(zlib.decompress(base64.b64decode("".join(chunks))), type=ChannelAbout)
     except (zlib.error, msgspec.MsgspecError) as error:

@@ -1,7 +1,8 @@
-"""The engine, iceoryx2: all of its types are in here. Nodes, services and ports of one end of a channel.
+"""The adapter of the engine, iceoryx2: nodes, services and ports of one end of a channel.
 
-This module enforces some rules: sending never blocks (`DiscardData`), segments are reserved when they are created, and
-objects of the engine are never destroyed in a forked child, nor by `delete()` while a slot may be viewed.
+No other module uses its types. This module enforces some rules: sending never blocks (`DiscardData`), segments are
+reserved when they are created, and objects of the engine are never destroyed in a forked child, nor by `delete()` while
+a slot may be viewed.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ OPENED: Final = 1
 CLOSED: Final = 2
 """Events of a channel: the producer opened or closed it. Event 0 is a new frame."""
 RESERVE_BYTES: Final = 1 << 20
-"""What must be free in /dev/shm beside the frames: the engine's own files are not reserved, and a page each."""
+"""The space that must be free in /dev/shm in addition to the frames, for small files of the engine."""
 KEYS: Final = "about"
 _HEADER_BYTES: Final = ctypes.sizeof(FrameHeader)
 _memmove: Final = ctypes.memmove
@@ -57,7 +58,7 @@ _living: WeakSet[Ports] = WeakSet()
 
 
 class _Line(ctypes.Structure):
-    """The unit of payloads: the engine pads each element to the alignment, so an element is as large as that."""
+    """The element type of payloads. The engine pads each element to the alignment, so an element has that size."""
 
     _fields_ = (("bytes", ctypes.c_ubyte * LINE),)
 
@@ -79,7 +80,7 @@ class Borrowed(NamedTuple):
 
 
 class Ports:
-    """One end of a channel. It is used in the process that opened it; `close` is for any number of times."""
+    """One end of a channel. It is used only in the process that opened it. Closing it several times is allowed."""
 
     about: ChannelAbout
     _slot_type: type[ctypes.Array[ctypes.c_ubyte]]
@@ -90,7 +91,7 @@ class Ports:
         self.channel = channel
         self.pid = os.getpid()
         self.foreign = False
-        """In a forked child, where nothing may be done with it."""
+        """Whether this is a forked child, in which the object must not be used."""
         self.borrowed: dict[int, Borrowed] = {}
         """Slots that may be viewed, oldest first."""
         self._borrows = 0
@@ -108,7 +109,7 @@ class Ports:
             raise WrongProcess(self.channel, self.pid)
 
     def reap(self) -> None:
-        """Remove what dead processes left behind, as far as the engine can."""
+        """Remove leftovers of dead processes, as far as the engine can."""
         self._node.try_cleanup_dead_nodes()
 
     def close(self) -> None:
@@ -183,7 +184,7 @@ class ProducerPorts(Ports):
     _held = ("_notifier", "_publisher", "_credits", "_reports", "_wake", "_node")
 
     def __init__(self, about: ChannelAbout) -> None:
-        """Raises DuplicateName, SharedMemoryFull, SharedMemoryError.
+        """Open the producer's end. Raises DuplicateName, SharedMemoryFull, SharedMemoryError.
 
         If consumers keep the channel of an earlier producer alive, `about` describes that one. If it differs, these
         ports can only be closed.
@@ -312,7 +313,10 @@ class ConsumerPorts(Ports):
     _held = ("_subscriber", "_listener", "_reporter", "_credit", "_wake", "_service", "_node")
 
     def __init__(self, channel: str, name: str = "") -> None:
-        """Raises NoProducer, SharedMemoryFull, SharedMemoryError. Nothing is received before `attach`."""
+        """Open a consumer's end. Nothing is received before `attach`.
+
+        Raises NoProducer, SharedMemoryFull, SharedMemoryError.
+        """
         super().__init__(channel, name)
         try:
             with _translated():
@@ -339,7 +343,7 @@ class ConsumerPorts(Ports):
         )
 
     def attach(self, *, queue: int, history: int) -> None:
-        """Raises TooManyConsumers."""
+        """Start to receive frames. Raises TooManyConsumers."""
         with _translated():
             # Before the frames, so that a frame that arrives in between wakes the consumer.
             self._listener = self._keep(self._wake.listener_builder().create())
@@ -379,7 +383,7 @@ class ConsumerPorts(Ports):
             self._subscriber.has_samples()
 
     def report(self, report: ConsumerReport) -> None:
-        """Tell the producer, and wake it if it waits."""
+        """Send a report to the producer, and wake it if it waits."""
         try:
             self._reporter.send_copy(report)
             self._credit.notify()
@@ -387,7 +391,7 @@ class ConsumerPorts(Ports):
             raise _failed(error) from error
 
     def drain(self) -> set[int]:
-        """The events since the last time: frames (0), OPENED, CLOSED."""
+        """The events since the last call: frames (0), OPENED, CLOSED."""
         return {event.id.as_value for event in self._listener.try_wait()}
 
 
@@ -436,7 +440,7 @@ def _failed(error: Exception) -> SharedMemoryError:
 
 
 def _reason(error: Exception) -> str:
-    """Errors of the engine differ only in the name of the variant."""
+    """The name of the variant of an engine error, which is its only distinction."""
     return str(error)
 
 
@@ -462,7 +466,10 @@ def _about(channel: str, service: Any) -> ChannelAbout:
 
 
 def _reserve(channel: str, needed_bytes: int) -> None:
-    """The engine's small files are written without a check, and a full /dev/shm would end the process by SIGBUS."""
+    """Check the free space.
+
+    The engine writes its small files unchecked, and a full /dev/shm would end the process by SIGBUS.
+    """
     free = os.statvfs(SHM)
     free_bytes = free.f_bavail * free.f_frsize
     if free_bytes < needed_bytes:

@@ -9,7 +9,7 @@ from trunkline.plural import counted
 
 
 class WrongProcess(UsageError):
-    """It was opened before a fork, and the child must not use it: that would destroy the data of the parent."""
+    """The object was opened before a fork. The child must not use it, because that would destroy data of the parent."""
 
     def __init__(self, channel: str, opened_by: int) -> None:
         super().__init__(
@@ -46,7 +46,10 @@ class NoProducer(SharedMemoryError):
 
 
 class ProducerGone(SharedMemoryError):
-    """All its frames were received. The consumer stays attached: the next `recv` waits for another producer."""
+    """The producer has ended, and all its frames were received.
+
+    The consumer stays attached: the next `recv` waits for another producer.
+    """
 
     retryable = True
 

@@ -1,7 +1,7 @@
 """Guarded views of slots: a slot is reused only when no view of it exists.
 
-The memory of a slot is an object that keeps the engine's sample; every view keeps that object. A release drops our
-references. If the object still exists, a view is in use: that is an error, and the view stays valid.
+The memory of a slot is an object that keeps the engine's sample; every view keeps that object. A release drops the
+references held here. If the object still exists, a view is in use: that is an error, and the view stays valid.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Frame:
             )
 
     def drop(self) -> bool:
-        """As `release`; False instead of an error."""
+        """As `release`, but returns False instead of raising an error."""
         if self._memory is None:
             return True
         memory = ref(self._memory)
@@ -151,12 +151,12 @@ class Loan:
         return send(length, checksum)
 
     def give_up(self) -> bool:
-        """Send nothing. False if a view is in use: the slot is free when that is gone."""
+        """End the loan without sending. False if a view is in use: the slot is free when the view is gone."""
         if self._memory is None:
             return True
         memory = ref(self._memory)
         self._memory = self._data = None
-        # It also holds the slot.
+        # The function also keeps the slot alive.
         self._send = _send_nothing
         return memory() is None
 

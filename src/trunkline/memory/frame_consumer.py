@@ -18,7 +18,7 @@ from trunkline.memory.watch import RECHECK_S
 
 
 class BlockingFrameConsumer:
-    """Frames for a thread. One thread at a time."""
+    """Receives frames in a thread. Only one thread may use it at a time."""
 
     def __init__(self, receiver: FrameReceiver, world: World) -> None:
         self._receiver = receiver
@@ -43,7 +43,7 @@ class BlockingFrameConsumer:
         return frame
 
     def __iter__(self) -> Iterator[Frame]:
-        """Until the producer closes the channel. Raises ProducerGone if it died."""
+        """Iterate over frames until the producer closes the channel. Raises ProducerGone if it died."""
         while True:
             try:
                 yield self.recv()
@@ -61,7 +61,10 @@ class BlockingFrameConsumer:
 
 
 class FrameConsumer:
-    """Frames for an event loop: it watches one descriptor, there is no thread and no polling. One task at a time."""
+    """Receives frames in an event loop, which watches one descriptor: no thread, no polling.
+
+    One task may use it at a time.
+    """
 
     def __init__(self, receiver: FrameReceiver) -> None:
         self._receiver = receiver
@@ -103,7 +106,7 @@ class FrameConsumer:
             self._waiter.set_result(None)
 
     async def __aiter__(self) -> AsyncIterator[Frame]:
-        """Until the producer closes the channel. Raises ProducerGone if it died."""
+        """Iterate over frames until the producer closes the channel. Raises ProducerGone if it died."""
         while True:
             try:
                 frame = await self.recv()
@@ -118,7 +121,7 @@ class FrameConsumer:
         return self._receiver.metrics()
 
     def detach(self) -> None:
-        """Stop watching it in the event loop."""
+        """Stop watching the channel in the event loop."""
         self._loop.remove_reader(self._receiver.fileno())
         if self._rechecking is not None:
             self._rechecking.cancel()
@@ -196,9 +199,9 @@ def consumer(
 ) -> OpenConsumer:
     """Attach to a channel, by its name: `with tl.memory.consumer("camera") as frames`, or `async with`.
 
-    With a schema, the channel must have the same one, and `version` is what errors call it; without, the channel's own
-    is used. With a bus, the channel is looked up at its hub, and the consumer is registered there; without a hub it is
-    found directly.
+    With a schema, the channel must have the same one; error messages use `version` as its name. Without a schema, that
+    of the channel is used. With a bus, the channel is looked up at its hub, and the consumer is registered there;
+    without a hub it is found directly.
 
     Entering raises NoProducer, LayoutMismatch, TooManyConsumers, SharedMemoryFull, HubRefused.
     """

@@ -22,7 +22,7 @@ from trunkline.wire.control import BufferPolicy, Config
 class LoanBlock:
     """The context manager that `loan()` returns."""
 
-    # Not a generator: that costs a tenth of a small frame.
+    # Not a generator, which would take a tenth of the time of a small frame.
     __slots__ = ("_loan", "_sender", "_wait")
 
     def __init__(self, sender: FrameSender, wait: Callable[[], None]) -> None:
@@ -39,7 +39,7 @@ class LoanBlock:
 
 
 class BlockingFrameProducer:
-    """Frames from a thread. One thread at a time."""
+    """Sends frames from a thread. Only one thread may use it at a time."""
 
     def __init__(self, sender: FrameSender, world: World) -> None:
         self._sender = sender
@@ -49,8 +49,9 @@ class BlockingFrameProducer:
     def loan(self) -> LoanBlock:
         """`with camera.loan() as loan: loan.data[:] = image` writes in place, and sends at the end of the block.
 
-        An error in the block gives the slot back, and sends nothing. Waits while a consumer that wants every frame has
-        no room, for `stuck_s` at the most. Raises BufferError, and sends nothing, if a view of the slot is in use.
+        After an error in the block, the slot is released and nothing is sent. Waits for at most `stuck_s` while a
+        consumer that wants every frame has no room. Raises BufferError, and sends nothing, if a view of the slot is in
+        use.
         """
         return LoanBlock(self._sender, self._wait)
 
@@ -83,7 +84,7 @@ class BlockingFrameProducer:
 
 
 class FrameProducer:
-    """Frames from an event loop. New consumers get the last frame at once."""
+    """Sends frames from an event loop. New consumers get the last frame at once."""
 
     def __init__(self, sender: FrameSender, world: World) -> None:
         self._sender = sender
@@ -99,7 +100,7 @@ class FrameProducer:
 
     @asynccontextmanager
     async def loan(self) -> AsyncIterator[Loan]:
-        """As `BlockingFrameProducer.loan`. Cancelled while it waits, or in the block, it sends nothing."""
+        """As `BlockingFrameProducer.loan`. If it is cancelled while it waits or in the block, nothing is sent."""
         await self._wait()
         loan = self._sender.loan()
         try:
@@ -196,7 +197,7 @@ def producer(
 
     The schema is a numpy dtype, an Arrow schema, or `bytes`. A slot has whole pages of `page_size` bytes: as many as a
     frame of a dtype takes, one for record batches and raw bytes. All memory is reserved on entering. With a bus, the
-    producer is registered at its hub; without a hub it works all the same.
+    producer is registered at its hub; without a hub, it works in the same way.
 
     Entering raises SharedMemoryFull, DuplicateName, HubRefused, and LayoutMismatch if consumers keep the channel of an
     earlier producer that had another schema.

@@ -25,7 +25,7 @@ class Gate:
         return tuple(self._members)
 
     def join(self, id: int, last: int, now_ns: int) -> None:
-        """It gets all frames after `last`."""
+        """Add a consumer that gets all frames after `last`."""
         self._members[id] = GatingConsumer(last, now_ns)
 
     def move(self, id: int, position: int, now_ns: int) -> None:

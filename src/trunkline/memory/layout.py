@@ -31,7 +31,7 @@ class Layout(ABC):
 
     @cached_property
     def json_schema(self) -> dict[str, Any]:
-        """For the registry of a hub, which compares formats, but does not check payloads."""
+        """The schema for the registry of a hub, which compares formats but does not check payloads."""
         digest = sha256(msgspec.json.encode(self.description, order="deterministic")).hexdigest()
         return {"format": f"trunkline-frame-{digest}", "x-layout": self.description}
 
@@ -89,7 +89,7 @@ class ArrayLayout(Layout):
 
 
 class BytesLayout(Layout):
-    """Anything that is bytes, up to the size of a slot."""
+    """Raw bytes, up to the size of a slot."""
 
     kind = "bytes"
 
@@ -121,7 +121,7 @@ class ArrowLayout(Layout):
     def __init__(self, fields: dict[str, dict[str, Any]], schema: pa.Schema | None) -> None:
         super().__init__({"columns": fields}, None)
         self._schema = schema
-        """None on the side that only reads."""
+        """The Arrow schema; None for a consumer."""
 
     @classmethod
     def of(cls, schema: pa.Schema) -> ArrowLayout:

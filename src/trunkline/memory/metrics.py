@@ -45,7 +45,7 @@ class ChannelMetrics(msgspec.Struct, frozen=True, kw_only=True):
     writes: int
     written_bytes: int
     given_up: int
-    """Loans that ended without a frame."""
+    """The number of loans that ended without sending a frame."""
     cut_off: int
     """Consumers that wanted every frame, and took none for too long."""
     queue: int

@@ -1,6 +1,7 @@
 """The places of the engine's files: below the runtime directory, and in /dev/shm.
 
-The names in /dev/shm do not depend on the directory, so the prefix does: two runtime directories share nothing.
+File names in /dev/shm do not contain the runtime directory, so the prefix depends on it: two runtime directories share
+no files.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ SHM: Final = Path("/dev/shm")
 FOLDER: Final = "shm"
 ENGINE_NAME: Final = re.compile(r"tl[0-9a-f]{6}_")
 MAX_ROOT_CHARS: Final = 60
-"""Below it are sockets, and the path of a socket has at most 107 characters."""
+"""The maximum length of the root path. It contains sockets, whose paths are limited to 107 characters."""
 
 
 def engine_root() -> Path:

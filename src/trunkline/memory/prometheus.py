@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def export_metrics(bus: BusWithDirectory, registry: CollectorRegistry) -> None:
     """Let `registry` collect the counters of all producers and consumers of `bus`, now and later, from any thread.
 
-    Consumers are those that the producers know, and those that were opened with the bus.
+    This includes the consumers that are attached to these producers, and those that were opened with the bus.
     """
     try:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -64,7 +64,10 @@ def export_metrics(bus: BusWithDirectory, registry: CollectorRegistry) -> None:
 
 
 def _consumers(found: MemoryMetrics) -> dict[tuple[str, str, str], dict[str, int]]:
-    """By channel, name and pid. A consumer's own numbers come last, because they are exact."""
+    """Consumers by channel, name and pid.
+
+    The counters of the consumer itself come last and replace others, because they are exact.
+    """
     reported = [each for channel in found.producers for each in channel.consumers]
     return {
         (each.channel, each.name, str(each.pid)): {"reads": each.reads, "overruns": each.overruns, "held": each.held}

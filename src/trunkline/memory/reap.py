@@ -24,22 +24,28 @@ class Reaped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reap(world: World | None = None) -> Reaped:
-    """Never removes files of a living process: see `survey`. Raises UsageError in a process that has a channel open."""
+    """Remove leftovers. Files of living processes are never removed: see `survey`.
+
+    Raises UsageError if a channel is open.
+    """
     before = survey(world)
     if before.left_over:
         _by_the_engine({each.id for each in before.nodes if not each.alive})
-    # Again, for what the engine did not remove, and for new processes.
+    # Surveyed again, to find what the engine did not remove, and new processes.
     for each in survey(world).left_over:
         Path(each.path).unlink(missing_ok=True)
     _remove_empty(engine_root() / "nodes")
-    # Those of dead processes are removed by looking.
+    # Listing the descriptors removes those of dead processes.
     Descriptors().all()
     kept = {each.path: each for each in survey(world).left_over}
     return Reaped(removed=[each for each in before.left_over if each.path not in kept], kept=list(kept.values()))
 
 
 def _by_the_engine(dead: set[str]) -> None:
-    """It also removes dead nodes from services that are still in use, which removing files does not do."""
+    """Remove dead nodes with the engine.
+
+    This also removes them from services in use, which removing files does not do.
+    """
     try:
         from trunkline.memory.adapter import reap_nodes
     except MissingExtra:

@@ -28,7 +28,10 @@ _FRAMES = frozenset((0,))
 
 
 class FrameReceiver:
-    """The constructor opens it. Raises NoProducer, LayoutMismatch, TooManyConsumers, SharedMemoryFull."""
+    """The receiving end of a channel.
+
+    The constructor raises NoProducer, LayoutMismatch, TooManyConsumers, SharedMemoryFull.
+    """
 
     def __init__(
         self, channel: str, shm_name: str, *, schema: Any, version: str, wants: Wants, name: str, world: World
@@ -52,7 +55,7 @@ class FrameReceiver:
             self._ports.close()
             raise
         self._verifies = self.about.settings.checksum is Checksum.ENFORCED
-        # Less than the queue: with a consumer that waits and has reported all but the last few, there is room for more.
+        # Less than the queue, so that the producer knows of free room even if the last few frames are not reported yet.
         self._report_every = max(1, self.about.queue // 4)
         self._run = 0
         self._seq = 0
@@ -112,7 +115,7 @@ class FrameReceiver:
     def _wanted(self, header: FrameHeader) -> bool:
         seq = header.seq
         if header.run != self._run:
-            # If the producer started while we were attached, all its frames were ours.
+            # If the producer started while this consumer was attached, this consumer gets all its frames.
             self._restarted = bool(self._run)
             missed = seq - 1 if self._restarted else 0
             self._run, self._gated = header.run, False
@@ -124,7 +127,7 @@ class FrameReceiver:
             return True
         if self.wants is Wants.EVERY:
             if self._id not in header.gate[: header.gates]:
-                # From before the producer waited for us, or after it stopped waiting.
+                # Sent before the producer waited for this consumer, or after it stopped waiting.
                 cut = self._id in header.gate[header.gates : header.gates + header.cuts]
                 if cut and self._cut_after is None:
                     self._cut_after = seq - missed - 1
@@ -162,7 +165,7 @@ class FrameReceiver:
         self.see(RECHECK_S if timeout_s is None else min(timeout_s, RECHECK_S), waited=True)
 
     def see(self, timeout_s: float = 0, *, waited: bool) -> None:
-        """Handle events. If there were none and we `waited`, send a pending report to the producer."""
+        """Handle events. If there were none and the caller `waited`, send a pending report to the producer."""
         if not self._open:
             return
         ready = self._watch.wait(timeout_s)
@@ -227,7 +230,7 @@ class FrameReceiver:
         self._ports.report(report)
 
     def metrics(self) -> ConsumerMetrics:
-        """Can be called in any thread."""
+        """The counters. Can be called in any thread."""
         now_ns = self._world.time_ns()
         borrowed = list(self._ports.borrowed.values())
         oldest = borrowed[0] if borrowed else None

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class BusWithDirectory(Protocol):
-    """A bus, or a blocking bus. One whose broker has no directory registers nothing."""
+    """A bus or a blocking bus. Nothing is registered if its broker has no directory."""
 
     @property
     def broker(self) -> Broker: ...
@@ -70,7 +70,7 @@ class Registration(ABC):
         raise UsageError("`async with` takes a bus of this event loop (tl.connect): use `with` for a blocking one")
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Run it in the thread of a blocking bus. Does nothing without one, or without a directory."""
+        """Run work in the thread of a blocking bus. Does nothing without a blocking bus, or without a directory."""
         thread = None if self._directory is None else _thread_of(self._bus)
         if thread is None:
             work.close()
@@ -84,7 +84,7 @@ class Registration(ABC):
         return "" if found is None else found.shm_name
 
     async def enter(self) -> None:
-        """Register.
+        """Register the producer or consumer.
 
         Raises HubRefused. Without a hub, it is registered when one is available, and after each reconnection.
         """

@@ -28,7 +28,7 @@ log = logging.getLogger("trunkline.memory")
 
 
 class FrameSender:
-    """The constructor opens it. Raises DuplicateName, LayoutMismatch, SharedMemoryFull."""
+    """The sending end of a channel. The constructor raises DuplicateName, LayoutMismatch, SharedMemoryFull."""
 
     def __init__(self, about: ChannelAbout, layout: Layout, world: World) -> None:
         self.about = about
@@ -52,7 +52,7 @@ class FrameSender:
         self._given_up = 0
         self._cut_off = 0
         self._cut: list[int] = []
-        """Attached consumers that are cut off. Every frame tells them so."""
+        """Attached consumers that are cut off. Every frame contains their ids."""
         self._announce()
 
     @property
@@ -279,7 +279,7 @@ class FrameSender:
             self._ports.check()
 
     def close(self) -> None:
-        """Does nothing in a forked child."""
+        """Close the channel. Does nothing in a forked child."""
         if not self._open or self._ports.foreign:
             return
         self._open = False

@@ -15,11 +15,11 @@ class Wants(enum.StrEnum):
     """The frames that a consumer gets."""
 
     LATEST = "latest"
-    """The latest only."""
+    """Only the latest frame."""
     ALL = "all"
-    """All in order; if the consumer is slower than the producer, the oldest are overrun, and counted."""
+    """All frames in order. If the consumer is slower than the producer, the oldest are overwritten and counted."""
     EVERY = "every"
-    """All in order, none missing: the producer waits for this consumer, until it is cut off."""
+    """All frames in order, none missing. The producer waits for this consumer until it is cut off."""
 
 
 class Checksum(enum.StrEnum):
@@ -27,13 +27,13 @@ class Checksum(enum.StrEnum):
 
     NONE = "none"
     ON_DEMAND = "on_demand"
-    """By `frame.verify()`."""
+    """Compared by `frame.verify()`."""
     ENFORCED = "enforced"
-    """By every consumer, for every frame, when it is received."""
+    """Compared by every consumer, for every frame, when it is received."""
 
 
 class ChannelSettings(Group, frozen=True, kw_only=True):
-    """Chosen by the producer for all consumers of its channel. More consumers and more held frames need more memory."""
+    """Set by the producer for all consumers of its channel. More consumers and more held frames need more memory."""
 
     version: str = ""
     """The version of the schema, such as `1.0.0`."""

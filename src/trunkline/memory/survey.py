@@ -62,11 +62,11 @@ class EngineFile(msgspec.Struct, frozen=True, kw_only=True):
     """data, connection, event, dynamic, service, node, …"""
     channel: str
     owner: int
-    """The process that made it; 0 if that is not known."""
+    """The process that created it; 0 if that is not known."""
     bytes: int
     age_s: float
     left_over: bool
-    """No process that may use it is alive."""
+    """Whether no process that may use it is alive."""
 
 
 class MemorySurvey(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class MemorySurvey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survey(world: World | None = None) -> MemorySurvey:
-    """Raises UsageError in a process that has a channel open: opening the files would drop its own locks."""
+    """List everything. Raises UsageError in a process with an open channel: opening the files would drop its locks."""
     adapter = sys.modules.get("trunkline.memory.adapter")
     if adapter is not None and adapter.has_ports():
         raise UsageError("this process has a shared-memory channel open: run `trunkline doctor` in another one")
@@ -96,12 +96,12 @@ class _Surveyor:
         self._nodes_folder = root / "nodes"
         self._services_folder = root / "services"
         self._names: dict[str, str] = {}
-        """Of services, by hash."""
+        """The names of services, by hash."""
         self._kinds: dict[str, str] = {}
         self._hashes: dict[str, str] = {}
-        """Of services, by the number in the name of their file in /dev/shm."""
+        """The hashes of services, by the number in the name of their file in /dev/shm."""
         self._living: set[str] = set()
-        """Nodes, by id."""
+        """The ids of living nodes."""
         self._users: dict[str, set[int]] = {}
         """Living processes by the hash of a service, and by the id of a port."""
         self._starting = False
@@ -240,12 +240,12 @@ def _kind(path: Path) -> str:
 
 
 def _pid(id: str) -> int:
-    """The process that made a node, a port or a service: the engine's ids hold it."""
+    """The process that created a node, a port or a service. The engine's ids contain it."""
     return int(id) >> 64 & 0xFFFFFFFF
 
 
 def _locked(path: Path) -> bool:
-    """Whether another process holds the lock. The test does not take it."""
+    """Whether another process holds the lock. The test does not take the lock."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except OSError:

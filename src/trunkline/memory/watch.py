@@ -1,6 +1,6 @@
-"""Waiting for several descriptors at once, without polling: wake-ups of a channel, and the end of processes.
+"""Waits for several descriptors without polling: wake-ups of a channel, and the end of processes.
 
-Its own descriptor is readable when one of them is: an event loop watches that.
+The descriptor of a Watch is readable when one of these is. An event loop watches it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Watch:
 
     def wait(self, timeout_s: float | None) -> set[int]:
         """The descriptors that are ready, at the latest after `timeout_s`. Other threads run meanwhile."""
-        # Room for a few: without a number it is made for 1,023 each time, and what is left is ready again.
+        # A small maximum: by default, `poll` allocates room for 1,023 events. Remaining events are returned by the next
+        # call.
         return {descriptor for descriptor, _ in self._epoll.poll(timeout_s, MAX_READY)}
 
     def ended(self, ready: set[int]) -> list[int]:
