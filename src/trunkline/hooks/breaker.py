@@ -1,4 +1,4 @@
-"""Refuses messages to a recipient that keeps failing, until it had time to recover."""
+"""The circuit breaker hook: refuses messages to a recipient that keeps failing, until it has had time to recover."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from trunkline.topic import ENDPOINT_PREFIX
 
 
 class CircuitBreaker(Hook):
-    """One circuit per recipient: an endpoint, or the topic of requests that name none.
+    """One circuit per recipient. A recipient is an endpoint, or the topic of a request that names no endpoint.
 
-    Failures are: a handler or an actor that fails, on any bus of this broker; a request that is answered with an error
-    or not in time, wherever its responder is; a full inbox.
+    These count as failures: an error of a handler or an actor, on any bus of this broker; a request that is answered
+    with an error or not in time, in whatever process its responder is; a full inbox.
     """
 
     stage = Stage.BREAKER

@@ -6,9 +6,9 @@ processes share the given key and seal many payloads. A sealed payload is
 
     the 16 random bytes · the number (8 bytes, highest first) · the ciphertext and its tag
 
-and the message's encoding says how: `aes-256-gcm:NAME` with the name of the key, after `zlib+` if it was compressed
-before. The id, topic, sender, content type and encoding of the message are bound to it: a payload that is moved to
-another message does not open.
+The encoding of the message is `aes-256-gcm:NAME` with the name of the key, after `zlib+` if the payload was compressed
+before. The id, topic, sender, content type and encoding of the message are authenticated: a payload that is moved to
+another message cannot be decrypted.
 """
 
 from __future__ import annotations
@@ -133,7 +133,10 @@ class _Sealer:
         self.encoding = f"{SEAL}:{name}"
 
     def fits(self, name: str) -> bool:
-        """Whether it may still be used: a forked process must not continue with the numbers of its parent."""
+        """Whether the derived key may still be used.
+
+        A forked process must not continue with the numbers of its parent.
+        """
         return name == self._name and self._pid == os.getpid() and self._last < MAX_SEALED
 
     def seal(self, payload: bytes, bound: bytes) -> bytes:

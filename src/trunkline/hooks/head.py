@@ -1,6 +1,6 @@
 """Head sampling: which publishes start a trace, decided before the hooks run.
 
-OpenTelemetry's samplers of a share decide by the trace id, which is random. So the number of publishes until the next
+OpenTelemetry's ratio samplers decide by the trace id, which is random. So the number of publishes until the next
 sampled one can be drawn in advance from the geometric distribution. The publishes in between need no trace id and no
 span. The messages of a run are not even counted one by one: the sampled ones are found when the run is closed.
 """
@@ -26,7 +26,7 @@ _LOW = (1 << 64) - 1
 """The part of the trace id that TraceIdRatioBased uses."""
 _HIGH = ~_LOW
 _DRAWN = 32
-"""How many random numbers are drawn at a time. In a loop, each takes half as long as once in a hundred publishes."""
+"""How many random numbers are drawn at a time. Drawn in a loop, each takes half as long as a single draw."""
 
 
 class HeadSampling:
@@ -39,7 +39,7 @@ class HeadSampling:
         """The number of publishes outside of any trace until the next sampled one, without the undecided ones of runs.
         """
         self.current = current
-        """The context that this code runs in; its argument, or an empty one, outside of any trace."""
+        """Returns the current context. Outside of any trace, returns its argument or an empty context."""
         self.unsampled = unsampled
         """The context in which a message that is not sampled is handled."""
         self._bound = bound
@@ -61,7 +61,7 @@ class HeadSampling:
         self.left = self._distances.pop()
 
     def start(self) -> PublishSpan:
-        """For the publish that is sampled next."""
+        """Start the span of the next sampled publish."""
         self._draw()
         return self.spans.take()
 
@@ -74,9 +74,9 @@ class HeadSampling:
         return False
 
     def decide(self, run: PlainRun) -> None:
-        """Find the sampled messages among those that were appended to the run since the last time. Write their spans.
+        """Find the sampled messages among those that were appended to the run since the last call. Writes their spans.
 
-        Such a span has no length: appending to a run takes less than a microsecond.
+        Such a span has no duration: appending to a run takes less than a microsecond.
         """
         index, count = run.decided, len(run)
         run.decided = count
@@ -120,9 +120,9 @@ class _SampledIds:
 
 
 def head_sampling(tracer: Any) -> HeadSampling | None:
-    """For a tracer of OpenTelemetry's SDK that samples a share of new traces by their ids, or none; otherwise None.
+    """The head sampling for a tracer of OpenTelemetry's SDK that samples new traces by a ratio; otherwise None.
 
-    Other samplers may look at names and attributes: they are asked for every span.
+    Other samplers may use names and attributes, so they are called for every span.
     """
     bound = _bound_of_new_traces(getattr(tracer, "sampler", None))
     if bound is None or bound > _LOW or not hasattr(tracer, "id_generator"):
@@ -137,7 +137,7 @@ def head_sampling(tracer: Any) -> HeadSampling | None:
 
 
 def _is_random(ids: object) -> bool:
-    """Whether the ids have nothing but bits of `random`."""
+    """Whether the ids consist only of random bits from `random`."""
     from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
     return type(ids) is RandomIdGenerator

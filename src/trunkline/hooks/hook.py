@@ -59,7 +59,10 @@ class Attachment:
 
 
 class Hook:
-    """Override what you need: the defaults change nothing. Exceptions that are not Trunkline's become HookFailed."""
+    """The base class of hooks. Override what you need; the defaults change nothing.
+
+    Exceptions that are not Trunkline's become HookFailed.
+    """
 
     stage: Stage = Stage.OWN
     numbers: bool = False
@@ -67,20 +70,19 @@ class Hook:
     watches_streams: bool = False
     """Whether `taken` is called. Each message is then taken from its stream by itself, which takes longer."""
     head: HeadSampling | None = None
-    """Which publishes need this hook, if only a share does."""
+    """Selects the publishes that need this hook, if only a share of them does."""
 
     async def __call__(self, batch: Batch, forward: Forward) -> None:
-        """Around a publish.
+        """Called around a publish.
 
         The batch has one topic. Messages that are not forwarded are refused: raise an error to give the reason.
         """
         await forward(batch)
 
     def open(self, message: Message) -> Message:
-        """Undoes the change of this hook in every message that the bus receives, before a stream, a handler or a
-        request sees it.
+        """Undo the change of this hook in a received message, before a stream, a handler or a request gets it.
 
-        Return the message as it was before this hook had changed it, or raise InvalidPayload.
+        Returns the message as it was before this hook changed it. Raises InvalidPayload if that is not possible.
         """
         return message
 
@@ -105,11 +107,14 @@ class Hook:
         return
 
     def died(self, letter: DeadLetter) -> None:
-        """Called when a subscriber in this process has given up on a message. Of several buses, with the first."""
+        """Called when a message became a dead letter at a subscriber in this process.
+
+        If several buses share a broker, only hooks of the first are called.
+        """
         return
 
     def attach(self, bus: Attachment) -> None:
-        """Called once, when a bus with this hook is made."""
+        """Called once, when a bus with this hook is created."""
         return
 
 
@@ -148,19 +153,19 @@ class HookChain:
         self.opens = bool(self._openers)
         """Whether incoming messages must be opened."""
         self.surrounds = bool(self._arounds)
-        """Whether a hook is to be entered around a handler."""
+        """Whether a hook must be entered around a handler."""
         self.numbers = any(hook.numbers for hook in self._hooks)
-        """Whether a hook gives messages their numbers."""
+        """Whether a hook assigns numbers to messages."""
         self._taken = [hook.taken for hook in self._hooks if hook.watches_streams]
         self._retried = [hook.retried for hook in self._hooks if type(hook).retried is not Hook.retried]
         self._died = [hook.died for hook in self._hooks if type(hook).died is not Hook.died]
         self._asking = [hook.asking for hook in self._hooks if type(hook).asking is not Hook.asking]
         self.asks = bool(self._asking)
-        """Whether a hook is to be entered around a request."""
+        """Whether a hook must be entered around a request."""
 
     @property
     def head(self) -> HeadSampling | None:
-        """Which publishes need hooks, if only a share does."""
+        """Selects the publishes that need hooks, if only a share of them does."""
         return self._hooks[0].head if len(self._hooks) == 1 else None
 
     def __bool__(self) -> bool:
@@ -194,7 +199,7 @@ class HookChain:
             return replace(message, encoding=f"{UNOPENED}{error}")
 
     def reader_of(self, subscriber: str, pattern: str) -> Callable[[Message], Message] | None:
-        """What is done with each message that is taken from a stream; None if nothing is."""
+        """A function to apply to each message that is taken from a stream; None if there is nothing to do."""
         if not self._taken:
             return self.readable if self.opens else None
 
@@ -235,9 +240,9 @@ class HookChain:
             died(letter)
 
     async def run(self, batch: Batch, accept: Forward) -> tuple[Failures, Exception | None]:
-        """Pass a batch through the hooks; `accept` gets what comes out at the end.
+        """Pass a batch through the hooks. `accept` gets the messages that the last hook forwards.
 
-        Returns the messages that did not come out, with why, and the error for their publisher.
+        Returns the messages that were not forwarded, with the reasons, and the error for their publisher.
         """
         passing = _Passing(self._hooks, accept)
         error: Exception | None = None

@@ -36,7 +36,10 @@ class KeyRing:
         return list(self._keys)
 
     def add(self, name: str, key: bytes) -> None:
-        """From now on, this key can decrypt. Raises InvalidSettings for an invalid key, or a name that is in use."""
+        """Add a key that can decrypt from now on.
+
+        Raises InvalidSettings for an invalid key, or a name that is in use.
+        """
         if not NAME.fullmatch(name):
             raise InvalidSettings(f"a key cannot be called {name!r}: use up to 64 letters, digits, dots and dashes")
         if key.__class__ is not bytes or len(key) != KEY_BYTES:
@@ -45,13 +48,13 @@ class KeyRing:
             raise InvalidSettings(f"there is another key called {name!r}: a new key needs a new name")
 
     def use(self, name: str) -> None:
-        """From now on, this key encrypts."""
+        """Encrypt with this key from now on."""
         if name not in self._keys:
             raise InvalidSettings(f"there is no key {name!r}; there are: {', '.join(self._keys) or 'none'}")
         self._current = name
 
     def retire(self, name: str) -> None:
-        """From now on, this key no longer decrypts."""
+        """Remove a key. From now on, it no longer decrypts."""
         if name == self._current:
             raise InvalidSettings(f"the key {name!r} is in use: use another one first")
         self._keys.pop(name, None)

@@ -37,7 +37,7 @@ class Log(Hook):
 
     @contextmanager
     def handling(self, message: Message) -> Iterator[None]:
-        """Log lines inside have the ids of the message and its trace, with the formatters of `message_log`."""
+        """With the formatters of `message_log`, log lines inside have the ids of the message and its trace."""
         token = handled.set(message)
         try:
             yield

@@ -21,8 +21,8 @@ BUCKETS_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0,
 class Metrics(Hook):
     """`messages_published`, `bytes_published`, and `refused` by kind of error.
 
-    A registry also gets two histograms: how long messages took from their publisher to a handler or actor of this bus,
-    by the publisher's clock and this one's, and how long handlers and actors worked on them.
+    A registry also gets two histograms. One has the time from the publish until a handler or actor of this bus gets the
+    message, measured with the clocks of both processes. The other has the processing time of handlers and actors.
     """
 
     stage = Stage.METRICS

@@ -14,7 +14,10 @@ class BatchStore(Protocol):
 
 
 class Persist(Hook):
-    """A store with a method `attach(bus)`, such as the journal, assigns numbers and records fates."""
+    """Stores batches before delivery.
+
+    A store with a method `attach(bus)`, such as the journal, also assigns numbers and records fates.
+    """
 
     stage = Stage.PERSIST
 

@@ -1,10 +1,10 @@
-"""Distributed tracing with OpenTelemetry: spans for what is done with a message, joined across the bus.
+"""Distributed tracing with OpenTelemetry: spans for the operations on a message, connected across processes.
 
-Names and attributes are those of OpenTelemetry's conventions for messaging. Topics may be many, so a span is named
-after what is done and, where that is known, the pattern.
+Names and attributes are those of OpenTelemetry's conventions for messaging. There may be many topics, so the name of a
+span is the operation and, if known, the pattern.
 
-A sampler that takes a share of new traces by their ids is asked before the hooks (`head.py`): a message that is not
-sampled carries no context, and costs next to nothing.
+A sampler that selects a share of new traces by their ids is evaluated before the hooks (`head.py`). A message that is
+not sampled carries no context and has almost no overhead.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 TRACEPARENT = "traceparent"
 CONTEXT_HEADERS = ("tracestate", "baggage")
-"""What else belongs to a W3C context; it travels in the headers of a message, if there is any."""
+"""Further parts of a W3C context. They are sent in the headers of a message, if there are any."""
 _OPERATIONS = {MessageType.REQUEST: "request", MessageType.RESPONSE: "respond"}
 _ANSWERS = (MessageType.RESPONSE, MessageType.ACK, MessageType.ERROR)
 _asked: ContextVar[_RequestSpan | None] = ContextVar("trunkline_asked", default=None)
-"""The request that this code sends, until its answer comes."""
+"""The request that the current code has sent, until its answer arrives."""
 
 
 class _RequestSpan:
@@ -46,12 +46,12 @@ class _RequestSpan:
 
 
 class Trace(Hook):
-    """The message carries the W3C `traceparent` of its publish; its handlers continue that trace.
+    """Traces messages. A message carries the W3C `traceparent` of its publish; its handlers continue that trace.
 
-    A handler of a message without a context starts a trace if `starts_traces`. Left out, it does if the tracer samples
-    every new trace: with a share, the publisher has decided not to sample the message.
+    With `starts_traces`, a handler of a message without a context starts a new trace. By default, this is the case if
+    the tracer samples every new trace. If it samples only a share, the publisher has decided not to sample the message.
 
-    With `streams`, a message that is taken from a stream has a span `deliver`, too. Streams are slower then.
+    With `streams`, a message that is taken from a stream also has a span `deliver`. This makes streams slower.
     """
 
     stage = Stage.TRACE
@@ -129,7 +129,7 @@ class Trace(Hook):
                 span.end()
 
     def _context_of(self, span: Span, within: Context, *, alone: bool) -> tuple[str, dict[str, str]]:
-        """The W3C context of a span: `traceparent`, and headers. One that is `alone` in its context has no baggage."""
+        """The W3C context of a span: `traceparent`, and headers. With `alone`, the context has no baggage."""
         trace = traceparent(span)
         if alone and not span.get_span_context().trace_state:
             return trace, {}
@@ -192,16 +192,16 @@ class Trace(Hook):
     def _deliver(
         self, message: Message, template: str, about: dict[str, Any], parent: Context, link: Link | None
     ) -> None:
-        """The span from the publish until now, if the publish is known."""
+        """Write the span from the publish until now, if the publish is known."""
         if link is None:
             return
-        # From the publisher's clock to this one: they may differ by more than it took.
+        # Start and end come from two clocks, which may differ by more than the actual duration.
         attributes = _attributes(message, "deliver", "receive") | about
         consumer, sent_ns = self._trace.SpanKind.CONSUMER, message.timestamp_ns or None
         self._tracer.start_span(f"deliver {template}", parent, consumer, attributes, [link], sent_ns).end()
 
     def within(self, message: Message) -> AbstractContextManager[None]:
-        """For readers of a stream: spans and publishes inside belong to the trace of the message."""
+        """A context for readers of a stream. Spans and publishes inside belong to the trace of the message."""
         return _Within(self._context, self._extract(_carrier(message)))
 
     def retried(self, message: Message, subscriber: str, pattern: str, error: BaseException, pause_s: float) -> None:
@@ -229,7 +229,7 @@ class Trace(Hook):
         attributes: dict[str, Any],
         failure: str | None = None,
     ) -> None:
-        """A span of no length, in the trace of the message."""
+        """Write a span without duration in the trace of the message."""
         if not message.trace:
             return
         attributes |= _attributes(message, operation, "settle") | _identity(message)
@@ -247,7 +247,7 @@ class Trace(Hook):
         span.end()
 
     def _link(self, message: Message) -> Link | None:
-        """To the publish of a message, in whatever process that was."""
+        """The link to the publish of a message, in any process."""
         if not message.trace:
             return None
         context = self._trace.get_current_span(self._extract(_carrier(message))).get_span_context()
@@ -255,7 +255,7 @@ class Trace(Hook):
 
 
 class _Within:
-    """Inside, this context is the current one."""
+    """Makes a context the current one inside the block."""
 
     __slots__ = ("_api", "_context", "_token")
 
