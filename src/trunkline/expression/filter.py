@@ -21,7 +21,7 @@ MAX_CHARACTERS: Final = 1_000
 MAX_DEPTH: Final = 50
 
 HABITS = (("&&", "and"), ("||", "or"), ("!", "not"))
-"""Operators of other languages, and ours."""
+"""Operators of other languages, and the equivalents of the filter language."""
 _TOO_DEEP: Final = f"it is nested deeper than {MAX_DEPTH} levels; split it"
 
 

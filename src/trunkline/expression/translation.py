@@ -1,7 +1,7 @@
 """From a parsed filter to one Python function without builtins: the grammar, and the generated code.
 
-Python's own operators stay where the types of the header make them safe; everything else calls values.py.
-The parsing and the surface are in filter.py.
+Python's operators are used where the types of header fields make them safe; everything else calls values.py. Parsing
+and the public interface are in filter.py.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class Translation:
         return Term(_invoke("length" if name == "len" else name, *(self.term(arg).code for arg in args)), kind)
 
     def _exists(self, node: ast.expr) -> ast.expr:
-        """A header field that was not set is None. A None in a payload is an actual value."""
+        """Translate `exists`. A header field that was not set is None; a None in a payload is an actual value."""
         is_literal = isinstance(node, ast.Name) and node.id in _LITERALS
         if is_literal or not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
             raise self._error(f"exists() asks for a field, which {self._text(node)} is not")

@@ -91,9 +91,9 @@ class Channel:
         self._hash = ""
         self._version = ""
         self.producers: dict[str, Peer] = {}
-        """By session."""
+        """Producers, by session."""
         self.consumers: dict[str, Peer] = {}
-        """By id."""
+        """Consumers, by id."""
 
     @property
     def explicit(self) -> bool:
@@ -133,11 +133,11 @@ class Channel:
         return [each.registration for each in ranked if isinstance(each.registration, control.ProducerRegister)]
 
     def contract(self) -> tuple[Any, ...]:
-        """The part that publishers must know."""
+        """The part of the contract that publishers need."""
         return (self.pattern, self.schema_hash, self.qos)
 
     def refuses(self, expected: str) -> bool:
-        """Whether a consumer that expects this schema is refused. Without a producer, none is."""
+        """Whether a consumer that expects this schema is refused. A channel without a producer refuses none."""
         settled = bool(self._hash or self.producers)
         return bool(expected) and settled and self.schema_hash != expected
 
@@ -145,7 +145,7 @@ class Channel:
         """Consumers that expect another schema."""
         return [each for each in self.consumers.values() if self.refuses(each.schema_hash)]
 
-    # What it tells
+    # Descriptions
 
     def sessions(self) -> list[str]:
         """The sessions of all members, without duplicates."""
@@ -172,7 +172,7 @@ class Channel:
         return next((each for each in found if each is not None), None)
 
     def discovered(self, re: int) -> DiscoveryResponse:
-        """The place of its data, from the first producer that names one."""
+        """The location of its data, from the first producer that gives one."""
         active = any(not each.suspected for each in self.producers.values())
         return DiscoveryResponse(
             re=re,

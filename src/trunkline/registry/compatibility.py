@@ -7,14 +7,15 @@
 A writer is assumed to write only what its schema declares: an object that allows unknown fields is not treated as if it
 had them. What is compared, from the outside in:
 
-- types: an integer is a number, everything else is another type; of alternatives (anyOf, oneOf, lists of types) each of
-  the writer's must be read by one of the reader's;
-- enum and const: each of the writer's values must fit the reader; a reader's enum does not take what has none;
-- fields: what the reader requires the writer must require, too; what both have is compared; what the reader does not
-  know must be allowed there (additionalProperties); names and counts of fields as bounds;
-- items of arrays, one by one where they have their places (prefixItems); counts as bounds, uniqueItems;
+- types: an integer is also a number, all other types are distinct; each alternative of the writer (anyOf, oneOf, lists
+  of types) must be readable by one of the reader's;
+- enum and const: each of the writer's values must match the reader; if only the reader has an enum, it is incompatible;
+- fields: a field that the reader requires must be required by the writer; fields of both are compared; a field that
+  only the writer has must be allowed by the reader (additionalProperties); names and counts of fields are compared as
+  bounds;
+- items of arrays, one by one if they have positions (prefixItems); counts are compared as bounds; uniqueItems;
 - bounds (minimum, maxLength, …): the reader's must not be narrower; multipleOf must divide the writer's;
-- pattern, format and contentEncoding: the reader's must be the writer's.
+- pattern, format and contentEncoding: the reader's must be equal to the writer's.
 
 References are followed, also in cycles. If compatibility cannot be decided, the schemas are incompatible.
 """

@@ -1,12 +1,12 @@
 """The registry: channels, their producers and consumers, and the notifications to send. Pure: times are arguments.
 
-A channel is created explicitly by its owner, or implicitly by its first producer, which becomes its owner, or by its
-first consumer, which waits for a producer. An implicit channel is removed with its last member. The schema of a channel
-is the one it was created with, otherwise that of its producers.
+A channel is created explicitly by its owner. It is created implicitly by its first producer, which becomes its owner,
+or by its first consumer, which waits for a producer. An implicit channel is removed with its last member. The schema of
+a channel is the one it was created with, otherwise that of its producers.
 
 The events that other members of a channel are notified of: producer_joined, producer_left, producer_suspected,
-producer_recovered, the same four of consumer_, schema_mismatch (a consumer that expected another schema than the
-channel has got now_ns, and is registered no longer) and destroyed.
+producer_recovered, the same four of consumer_, schema_mismatch (the channel has got another schema than a consumer
+expects, so the consumer is no longer registered) and destroyed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Who(NamedTuple):
 class RegistryLimits(NamedTuple):
     channels: int = 10_000
     peers: int = 10_000
-    """Members of one channel. All of them, with their registrations, must fit into one frame."""
+    """The maximum number of members of one channel. All of them, with their registrations, must fit into one frame."""
     registrations: int = 4000
-    """Registrations of one session."""
+    """The maximum number of registrations of one session."""
     request_bytes: int = 4096
-    """The size of one registration, or of a request to create a channel, as JSON."""
+    """The maximum size of one registration, or of a request to create a channel, as JSON."""
 
 
 class Registry:
@@ -79,7 +79,7 @@ class Registry:
         return self._channels.get(name)
 
     def known(self, name: str) -> Channel:
-        """Raises ProtocolError if there is no such channel."""
+        """The channel with this name. Raises ProtocolError if there is none."""
         channel = self._channels.get(name)
         if channel is None:
             raise unknown(name)
@@ -245,7 +245,8 @@ class Registry:
     def register_consumer(self, who: Who, request: control.ConsumerRegister, now_ns: int) -> Effect:
         """Register a consumer.
 
-        One that is known in another session of the same identity has reconnected, and is moved.
+        A consumer that is registered in another session of the same identity has reconnected, and is moved to this
+        session.
         """
         self._check(request)
         name = request.consumer_id
@@ -287,7 +288,7 @@ class Registry:
         return effect
 
     def unregister(self, session: str, kind: str, name: str, consumer: str = "") -> Effect:
-        """A producer, or a consumer, leaves a channel."""
+        """Remove a producer or a consumer from a channel."""
         if (kind, name, consumer) not in self._held.get(session, ()):
             return Effect(changed=False)
         effect = Effect()

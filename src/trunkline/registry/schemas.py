@@ -1,8 +1,8 @@
 """The schema registry: JSON Schemas by name and semantic version, and by hash. Pure, and bounded.
 
-A schema that means the same as one that is there (the same hash, see schema/canonical.py) is that one: its version is
-returned, whatever its descriptions say. Any other one is compared with the last version of its name (see
-compatibility.py):
+A schema with the same meaning as a registered one (the same hash, see schema/canonical.py) is not registered again: the
+existing version is returned, even if descriptions differ. Any other schema is compared with the last version of its
+name (see compatibility.py):
 
     mode                       backward    forward     full        none
     what must be readable      old by new  new by old  both        -
@@ -87,9 +87,9 @@ Keep = Callable[[list[KeptSchema]], None]
 
 class SchemaLimits(NamedTuple):
     schemas: int = 10_000
-    """The number of versions of all names together."""
+    """The maximum number of versions of all names together."""
     schema_bytes: int = 256 * 1024
-    """The size of one schema as JSON."""
+    """The maximum size of one schema as JSON."""
     total_bytes: int = 64 * 1024 * 1024
 
 
@@ -237,7 +237,7 @@ class SchemaRegistry:
     # Finding
 
     def get(self, name: str = "", version: str = "", hash: str = "") -> SchemaInfo:
-        """By its hash, or by its name and version, the last one by default. Raises ProtocolError."""
+        """A schema by its hash, or by its name and version (the last one by default). Raises ProtocolError."""
         if hash:
             info = self._hashes.get(hash)
             if info is None:
@@ -285,7 +285,7 @@ class SchemaRegistry:
 
 
 class _Unusable(Checker):
-    """In place of a schema that cannot be used. It rejects every payload."""
+    """A checker for a schema that cannot be used. It rejects every payload."""
 
     def __init__(self, why: str) -> None:
         self._why = why

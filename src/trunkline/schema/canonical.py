@@ -4,12 +4,12 @@ Schemas of the same meaning have the same hash, wherever it is computed:
 
 - annotations do not count: titles, descriptions, defaults, …, and keywords that begin with `x-`;
 - the order of keys, of required fields, of enum values and of alternatives does not count;
-- a definition counts as if it stood where it is referred to: its name does not matter, nor, outside a circle of
-  definitions that lead to each other, whether there is one at all;
-- `const` is an enum of one, a list of types is an anyOf, and a type beside an enum only picks from it;
-- a keyword that changes nothing (`minItems: 0`, `items: true`), or is for another type, is left out;
+- a definition counts as if it were written in place of each reference to it: its name does not matter. Except for
+  definitions that form a cycle, it also does not matter whether a definition is used at all;
+- `const` counts as an enum with one value, a list of types as an anyOf, and a type beside an enum only selects from its
+  values;
+- a keyword without an effect (`minItems: 0`, `items: true`), or for another type, is left out;
 - `format` counts, although payloads are not checked against it: a date is not any text.
-
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ MAX_STEPS: Final = 10 * MAX_NODES
 
 
 def schema_of(type: Any) -> dict[str, Any]:
-    """The JSON Schema of a type that msgspec knows: a Struct, a dataclass, a TypedDict, …; a schema stays as it is."""
+    """The JSON Schema of a type that msgspec supports: a Struct, a dataclass, a TypedDict.
+
+    A schema is returned unchanged.
+    """
     if isinstance(type, dict):
         return type
     try:
@@ -105,7 +108,7 @@ class _Digest:
     def _settle(self, circle: list[str]) -> None:
         """The definitions of a cycle are refined round by round, until no round distinguishes more of them.
 
-        Then each hash covers its surroundings as far as they matter, and all hashes together cover the rest.
+        Each hash then covers the relevant definitions around it, and all hashes together cover the rest.
         """
         contents = {ref: resolve(self._root, ref) for ref in circle}
         if len(circle) == 1 and circle[0] not in _references(contents[circle[0]]):

@@ -1,8 +1,7 @@
-"""Checks payloads against a schema with jsonschema-rs, and names the field that does not fit.
+"""Checks payloads against a schema with jsonschema-rs, and names the field that does not match.
 
-A verdict is that of JSON Schema (draft 2020-12) on the payload as a JSON value (see values.py). `format` is not
-checked.
-The time of a check is bounded for every schema: see reading.py and bounds.py.
+The result is that of JSON Schema (draft 2020-12) for the payload as a JSON value (see values.py). `format` is not
+checked. The time of a check is bounded for every schema: see reading.py and bounds.py.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Checker:
     def broken(self, message: Message, max_bytes: int = MAX_PLAIN_BYTES) -> Problem | None:
         """The problem of a message's payload, or None.
 
-        Payloads that cannot be read, or are not JSON values, do not fit.
+        Payloads that cannot be read, or are not JSON values, do not match.
         """
         if message.content_type in arrays.FORMATS:
             return "$", f"{message.content_type} is not a JSON value: a schema describes values, not arrays and tables"
@@ -118,7 +117,11 @@ def _named(error: ValidationError, whole: Any) -> Problem:
 
 
 def _path(steps: Iterable[str | int], value: Any) -> str:
-    """The library omits empty keys, and turns keys of digits into integers. The value tells which key it was."""
+    """The path of a problem.
+
+    The library omits empty keys, and turns keys of digits into integers, so the original keys are looked up in the
+    value.
+    """
     path = "$"
     for key in steps:
         while isinstance(value, dict) and key not in value:
@@ -179,7 +182,7 @@ _COUNTED = {"Length": "characters", "Items": "items", "Properties": "fields"}
 
 
 def _alternatives(words: dict[str, Any]) -> str:
-    """A choice is written as `not not` (see reading.py)."""
+    """The problem of a choice that is written as `not not` (see reading.py)."""
     ((keyword, choices),) = words.items()
     if keyword == "anyOf":
         return f"none of {len(choices)} alternatives matches"

@@ -11,7 +11,7 @@ _META = ("$schema", "$id", "id", "$anchor", "$vocabulary", "$comment", "$defs", 
 ANNOTATIONS: Final = frozenset(
     ("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", *_META)
 ) | {"contentMediaType", "contentSchema"}
-"""Keywords that constrain nothing."""
+"""Keywords that do not constrain values."""
 KINDS: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
 _NUMBER = ("integer", "number")
 APPLIES: Final[dict[str, tuple[str, ...]]] = {

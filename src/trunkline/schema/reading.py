@@ -1,13 +1,13 @@
 """Reads a schema from outside into an equivalent document for jsonschema-rs that uses only known keywords.
 
-- An unknown keyword is an error and never ignored: it may constrain, and neither the hash of a schema nor the rules of
-  compatibility would cover it.
+- An unknown keyword is an error and is never ignored: it may constrain values, and neither the hash of a schema nor the
+  rules of compatibility would cover it.
 - References point to definitions of the schema itself; each definition that is used gets a number. Nothing is fetched.
 - Annotations are left out.
-- A choice (anyOf, oneOf) is decided by the type of the value, and among objects by the field that tells them apart:
-  then one alternative is looked at, and its problem is the problem. Where nothing tells alternatives apart, the choice
-  is put as `not not`, which says yes or no: the library would list the problems of all alternatives within
-  alternatives, and there may be too many to count.
+- A choice (anyOf, oneOf) is decided by the type of the value, and among objects by a discriminating field. Then only
+  one alternative is checked, and its problem is reported. If alternatives cannot be distinguished, the choice is
+  written as `not not`, which only gives yes or no. Otherwise the library would list the problems of all nested
+  alternatives, and there may be exponentially many.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ALL: Final = frozenset(KINDS)
 
 
 class Reading:
-    """Raises UsageError for a schema that cannot be used, with the field."""
+    """A schema that was read. The constructor raises UsageError for a schema that cannot be used, with the field."""
 
     def __init__(self, schema: Any, root: Any) -> None:
         self._root = root
@@ -195,7 +195,7 @@ class Reading:
         return {"not": {"not": {key: nodes}}}
 
     def _defined(self, node: Any) -> Any:
-        """The same as a shared definition."""
+        """A reference to the same schema as a shared definition."""
         if isinstance(node, bool) or node.keys() == {"$ref"}:
             return node
         number = f"part{len(self.definitions)}"
@@ -203,7 +203,7 @@ class Reading:
         return {"$ref": f"#/$defs/{number}"}
 
     def _kinds_of(self, node: Any) -> frozenset[str]:
-        """The types of values that may fit; a number includes integers."""
+        """The types of values that may match. `number` includes integers."""
         if isinstance(node, bool):
             return _ALL if node else frozenset()
         known = self._kinds.get(id(node))

@@ -52,7 +52,7 @@ class JsonValue:
         self.value = self._plain(value, 0)
 
     def below(self) -> Any:
-        """The same with each nan below every number; None if there is none."""
+        """The same value with each nan below every number; None if it contains no nan."""
         if not self._has_nan:
             return None
         self._nan = _NAN.copy_negate()
@@ -115,7 +115,7 @@ def _name(key: Any) -> str:
 
 
 def nested_too_deeply(value: Any) -> bool:
-    """Iterative, because the value may be deeper than the stack."""
+    """Whether a value is deeper than MAX_DEPTH. Iterative, because the value may be deeper than the stack."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         level = [
@@ -136,7 +136,7 @@ def shown(value: Any) -> Any:
 
 
 def step(name: Any) -> str:
-    """One step into an object, as a path has it."""
+    """One step into an object, in the syntax of a path."""
     text = str(name)
     if len(text) > MAX_KEY_CHARS:
         text = text[: MAX_KEY_CHARS - 1] + "…"
