@@ -1,4 +1,4 @@
-"""Test code on the bus without sleeps: virtual time, seeded schedules, leak checks, the contract of brokers."""
+"""Tests of code on the bus without sleeps: virtual time, seeded schedules, leak checks, the contract of brokers."""
 
 from trunkline.brokers.recording import RecordingBroker as RecordingBroker
 from trunkline.testing.contract import CONTRACT as CONTRACT

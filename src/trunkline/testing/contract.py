@@ -4,10 +4,10 @@
     def test_contract(promise: Promise) -> None:
         simulate(lambda simulation: promise(lambda: MyBroker(world(simulation))))
 
-A promise takes a way to make a broker, or an async context manager that gives one, and makes its own. It runs in
-virtual and in real time alike. `check_broker` tries them all. A broken one raises BrokenPromise, which says what was
-promised and what was seen. A feature that the broker lacks must be refused with Unsupported: see `features.py`. What is
-limited, by size, capacity or rights, is in `limits.py`.
+A promise gets a function that makes a broker, or an async context manager that gives one, and tests a new broker. It
+runs in virtual time and in real time. `check_broker` tests all promises. A broken promise raises BrokenPromise, which
+contains the promise and the observation. A feature that the broker lacks must be refused with Unsupported: see
+`features.py`. Promises about limits of size, capacity and rights are in `limits.py`.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ async def explain_tells_one_fate_for_each_subscriber(trial: Trial) -> None:
     full = await trial.open("t", Delivery(capacity=1, overflow=Overflow.DROP_OLDEST))
     await trial.publish("t", "1", sender="y")
     first = await trial.take(takes)
-    # The inbox that drops has taken in the first before the second comes.
+    # The inbox that drops messages must have the first message before the second arrives.
     await until(lambda: full.depth == 1, lambda: f"{full.name} has {full.depth} messages")
     await trial.publish("t", "2", sender="y")
     await trial.take(takes)

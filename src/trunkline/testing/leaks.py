@@ -1,4 +1,4 @@
-"""Catch what a test leaves behind: threads, file descriptors, child processes, /dev/shm entries, asyncio tasks.
+"""Finds what a test leaves behind: threads, file descriptors, child processes, /dev/shm entries, asyncio tasks.
 
 In a conftest.py:
 
@@ -38,7 +38,7 @@ MIN_POLLS = 20
 TURNS_PER_POLL = 50
 SHM = Path("/dev/shm")
 GLOBAL_MGMT = ".global_mgmt"
-"""iceoryx2 makes such a file of 16 bytes once for each runtime directory, and never removes it."""
+"""iceoryx2 creates this file of 16 bytes once for each runtime directory, and never removes it."""
 
 SEMAPHORE = "sem.mp-"
 TRACKER = "multiprocessing.resource_tracker"
@@ -57,10 +57,10 @@ class LeakError(AssertionError):
 
 
 def no_leaks(*, deadline_s: float = DEADLINE_S) -> LeakCheck:
-    """Raise `LeakError` if what began inside the `with` block has not gone `deadline_s` after its end.
+    """Raise `LeakError` if anything that was created inside the `with` block still exists `deadline_s` after its end.
 
-    Inside a coroutine prefer `async with`: it lets the loop turn while it waits, so that tasks and transports that are
-    closing can finish; plain `with` blocks the loop, and reports them. An error of the block itself passes unchanged.
+    Inside a coroutine, use `async with`: the event loop runs while it waits, so that closing tasks and transports can
+    finish. A plain `with` blocks the loop, and reports them as leaks. An error of the block itself is raised unchanged.
     """
     return LeakCheck(deadline_s)
 
@@ -215,14 +215,15 @@ def _shared_memory() -> Iterator[_Found]:
             status = path.stat()
         except OSError:
             return None
-        # A directory is not shared memory: it holds files of somebody.
+        # A directory is not shared memory: it contains files of some program.
         if status.st_uid != os.getuid() or S_ISDIR(status.st_mode):
             return None
         family = {os.getpid(), *_child_pids()}
         strangers = [pid for pid in _list("/proc") if pid.isdigit() and int(pid) not in family]
         if str(path) not in _read("/proc/self/maps") and any(str(path) in _read(f"/proc/{p}/maps") for p in strangers):
             return None
-        # Nobody maps the semaphores of a program that is ending, until its resource tracker removes them.
+        # The semaphores of a program that is ending are not mapped by any process until its resource tracker removes
+        # them.
         if name.startswith(SEMAPHORE) and any(TRACKER in _read(f"/proc/{pid}/cmdline") for pid in strangers):
             return None
         return f"shared memory {path}"

@@ -1,4 +1,4 @@
-"""Promises about limits: sizes, capacities and rights, and the fates of messages that a limit holds back."""
+"""Promises about limits: sizes, capacities and rights, and the fates of messages that exceed a limit."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def backpressure_leaves_a_fate(trial: Trial) -> None:
             second = await trial.take(takes)
         else:
             waiting = trial.start(trial.publish(topic, "2"))
-            # Where others have it, it has come as far as the full inbox.
+            # When other subscribers have it, it has also reached the full inbox.
             second = await trial.take(takes)
             waiting.cancel()
             await asyncio.wait([waiting])

@@ -1,8 +1,8 @@
 """An event loop on virtual time, with a seeded order of tasks: ordinary asyncio code runs on it unchanged.
 
-Time stands still while anything can run and jumps to the next timer when nothing can. What happens outside the loop
-keeps real time: threads and file descriptors work, but no seed decides their order. To run a whole program, see
-`simulate.py`.
+Time stands still while anything can run, and jumps to the next timer when nothing can. Events outside the loop happen
+in real time: threads and file descriptors work, but the seed does not determine their order. To run a whole program,
+see `simulate.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Deadlock(AssertionError):
 
 
 class Livelock(AssertionError):
-    """More callbacks ran than the loop was allowed. `tasks` says which tasks were alive, and where."""
+    """More callbacks ran than the loop was allowed. `tasks` lists the tasks that were alive, and where they were."""
 
     def __init__(self, now: float, max_steps: int, tasks: Sequence[str]) -> None:
         self.tasks = tuple(tasks)
@@ -52,13 +52,13 @@ class Livelock(AssertionError):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Virtual time, and with a seed a shuffled order of tasks.
+    """An event loop with virtual time and, with a seed, a shuffled order of tasks.
 
     The same seed gives the same schedule. Only steps of tasks change places; callbacks keep their order, as asyncio
-    promises. Two things escape the seed: work in threads, and code that iterates over a set (`asyncio.as_completed`
-    does so with coroutines; give it tasks).
-    While work is under way in an executor the loop waits for it, at most `patience_s` of real time, and time stands
-    still. The same patience is shown to watched sockets and other threads before a `Deadlock` is raised.
+    promises. The seed does not determine two things: work in threads, and code that iterates over a set
+    (`asyncio.as_completed` does so with coroutines; pass tasks instead). While work runs in an executor, virtual time
+    stands still, and the loop waits for the work for at most `patience_s` of real time. Before a `Deadlock` is raised,
+    it waits equally long for watched sockets and other threads.
     """
 
     # Declared by asyncio, unknown to its type stubs.
@@ -68,7 +68,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     _check_closed: Callable[[], None]
 
     virtual = True
-    """The watchdog for blocking calls is off."""
+    """Marks the loop as virtual: the watchdog for blocking calls is off."""
 
     def __init__(
         self, *, start: float = 0.0, seed: int | None = None, max_steps: int = 10_000_000, patience_s: float = 10.0
@@ -103,11 +103,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        # A virtual timeout says nothing about threads: `patience_s` bounds the wait instead.
+        # A virtual timeout does not apply to threads: `patience_s` limits the wait instead.
         await super().shutdown_default_executor()
 
     def _turn(self, timeout: float | None) -> _Events:
-        """Stand in for `select`, which asyncio calls once a turn, before it runs what is ready."""
+        """Replaces `select`, which asyncio calls once per iteration, before it runs what is ready."""
         self._steps_done += max(1, len(self._ready))
         if self._steps_done > self._max_steps:
             self._steps_done = 0  # cleanup after this error may run further steps
@@ -115,14 +115,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if self._order is not None:
             self._shuffle(self._order)
         if timeout is not None and timeout <= 0:
-            # The loop's own pipe says only that something is ready, and that is known.
+            # The loop's own pipe only signals that something is ready, which is already known.
             return self._poll.wait(0) if len(self._poll.get_map()) > 1 else []
-        # Asked before polling: work that ends in between has written to the pipe that the poll watches.
+        # Checked before polling: work that ends in between has written to the pipe that the poll watches.
         working = self._working()
         if events := self._poll.wait(self._patience_s if working else 0):
             return events
         if working:
-            self._work.clear()  # its time is over: from now on the clock does not wait for it
+            self._work.clear()  # its time limit is over: from now on the clock does not wait for it
         if self._scheduled:
             self._jump(self._scheduled[0].when())
             return []
@@ -136,7 +136,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = max(CLOCK_RESOLUTION_S, math.ulp(when))
 
     def _shuffle(self, order: random.Random) -> None:
-        """Let the ready steps of tasks change places among themselves."""
+        """Shuffle the ready steps of tasks."""
         handles = list(self._ready)
         steps = [(place, task) for place, handle in enumerate(handles) if (task := _stepped(handle)) is not None]
         if len(steps) < 2:
@@ -144,8 +144,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self._rank(task)
             return
         places = {place for place, _ in steps}
-        # The callbacks of one future run in the order they were added, and asyncio counts on it: TaskGroup would report
-        # an error twice if a task that awaits a child ran before the group's own callback. Such a step keeps its place.
+        # The callbacks of one future run in the order they were added, and asyncio relies on this: TaskGroup would
+        # report an error twice if a task that awaits a child ran before the group's own callback. Such a step keeps its
+        # place.
         shared = {id(arg) for place, handle in enumerate(handles) if place not in places for arg in handle._args or ()}
         queues: defaultdict[int, deque[asyncio.Handle]] = defaultdict(deque)  # a task's own steps stay in order
         free: list[int] = []
@@ -162,7 +163,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._ready[place] = queues[rank].popleft()  # by place: another thread may append meanwhile
 
     def _rank(self, task: asyncio.Task[Any]) -> int:
-        """By first appearance: the order of waking may come from a set, thus from memory addresses."""
+        """The rank of a task, by first appearance.
+
+        The order of wake-ups may depend on a set, and so on memory addresses.
+        """
         rank = self._ranks.get(task)
         if rank is None:
             rank = self._ranks[task] = next(self._next_rank)
@@ -181,7 +185,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._poll.wait(0)  # events of a thread that has just ended
 
     def _outsiders(self) -> bool:
-        """Could something outside still wake this loop: a watched descriptor, a thread begun since?"""
+        """Whether something outside may still wake this loop: a watched descriptor, or a thread started since."""
         mine = {*self._known_threads, threading.current_thread()}
         watched = len(self._poll.get_map()) > 1  # one is the loop's own pipe
         return watched or any(thread not in mine and not idle_worker(thread) for thread in threading.enumerate())
@@ -192,7 +196,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Selector(selectors.DefaultSelector):
-    """Hands each turn to the loop; `wait` is the real thing."""
+    """Passes each iteration to the loop. `wait` is the actual selector."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -206,9 +210,9 @@ class _Selector(selectors.DefaultSelector):
 
 
 def _stepped(handle: asyncio.Handle) -> asyncio.Task[Any] | None:
-    """The task of which this handle is a step, if it is one.
+    """The task that this handle continues, if it is a step of a task.
 
-    Steps are bound to their task but are no attribute of it, unlike the `task.cancel` of a `call_soon(task.cancel)`.
+    A step is bound to its task but is not an attribute of it, unlike `task.cancel` in `call_soon(task.cancel)`.
     """
     callback = getattr(handle, "_callback", None)
     owner = getattr(callback, "__self__", None)
@@ -218,13 +222,13 @@ def _stepped(handle: asyncio.Handle) -> asyncio.Task[Any] | None:
 
 
 def idle_worker(thread: threading.Thread) -> bool:
-    """Is this a thread of an executor that waits for work?"""
+    """Whether this is a thread of an executor that waits for work."""
     frame = sys._current_frames().get(thread.ident or 0)
     return frame is not None and frame.f_code is concurrent.futures.thread._worker.__code__
 
 
 def describe(task: asyncio.Task[Any]) -> str:
-    """A task's name and the places it is suspended at, outermost first."""
+    """The name of a task and the places where it is suspended, outermost first."""
     lines = [f"  {task.get_name()!r} waits in"]
     awaited: Any = task.get_coro()
     while awaited is not None:

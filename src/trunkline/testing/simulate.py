@@ -1,6 +1,6 @@
-"""Run a whole asyncio program in virtual time, repeatably: one seed decides the schedule, the ids and the faults.
+"""Runs a whole asyncio program in virtual time, reproducibly: one seed determines the schedule, the ids and the faults.
 
-What lives here is the program's view of that world; how time and order are kept is `loop.py`.
+This module has the program's view of the simulation. `loop.py` implements time and order.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ T = TypeVar("T")
 
 NS = 1_000_000_000
 START_NS = 1_700_000_000 * NS
-# The engine draws ids in blocks of 4,096 that count up the last 12 bits: two ids of ours must not share the rest.
+# The engine creates ids in blocks of 4,096 by incrementing the last 12 bits, so two ids from here must differ in the
+# other bits.
 ID_STEP = 1 << 12
 TAIL_BITS = 74
 
 
 class Simulation:
-    """The world as the simulated program sees it: clocks, ids, chance.
+    """The environment of the simulated program: clocks, ids, random decisions.
 
-    Each kind of chance has its own stream, so that one more id or fault leaves the data and the schedule as they were.
+    Each kind of random decision has its own generator, so that an additional id or fault does not change the data and
+    the schedule.
     """
 
     def __init__(self, loop: VirtualLoop, *, seed: int, start_ns: int) -> None:
@@ -42,19 +44,22 @@ class Simulation:
         return self._loop.time()
 
     def monotonic(self) -> float:
-        """In the place of `time.monotonic`: never jumps with the wall clock."""
+        """Replaces `time.monotonic`. It does not change when the wall clock is set."""
         return self._loop.time()
 
     def time_ns(self) -> int:
-        """In the place of `time.time_ns`: the wall clock, which `jump_wall` can set."""
+        """Replaces `time.time_ns`: the wall clock, which `jump_wall` can set."""
         return self._wall_offset_ns + round(self._loop.time() * NS)
 
     def jump_wall(self, seconds: float) -> None:
-        """Set the wall clock forward, or back; timers and `monotonic` do not notice."""
+        """Set the wall clock forward or back. Timers and `monotonic` are not affected."""
         self._wall_offset_ns += round(seconds * NS)
 
     def uuid7(self) -> str:
-        """A UUIDv7 of the wall clock's millisecond, above every earlier one even if the wall clock went back."""
+        """A UUIDv7 for the current millisecond of the wall clock.
+
+        It is greater than all earlier ones, even if the clock went back.
+        """
         ms = max(self.time_ns() // 1_000_000, 0)
         if ms > self._id_ms:
             self._id_ms = ms
@@ -70,11 +75,11 @@ class Simulation:
 
 
 def simulate(main: Callable[[Simulation], Awaitable[T]], *, seed: int = 0, start_ns: int = START_NS) -> T:
-    """Run `main(simulation)` to its end on a loop of its own, as `asyncio.run` would, and return its result.
+    """Run `main(simulation)` to its end on a new loop, like `asyncio.run`, and return its result.
 
     Tasks that are left over are cancelled, async generators and the default executor are shut down, the loop is closed;
-    the thread's current event loop is not touched. An error of `main` passes through with a note that names the seed.
-    Raises `Deadlock` when nothing can ever happen again, `Livelock` when it never stops happening.
+    the thread's current event loop is not touched. An error of `main` is raised with a note that contains the seed.
+    Raises `Deadlock` if the program can never continue, `Livelock` if it never stops running.
     """
     if asyncio._get_running_loop() is not None:
         raise RuntimeError("simulate() runs a loop of its own: call it from a plain function, not from a coroutine")

@@ -1,7 +1,7 @@
-"""A broker on trial: the tools with which the promises of `contract.py` are written, and how a broken one is reported.
+"""The tools for writing the promises of `contract.py`, and the report of a broken one.
 
-Everything here works in virtual and in real time, for a broker in this process and for one elsewhere: nothing is taken
-to have arrived before it was seen, and nothing is waited for longer than DEADLINE_S.
+Everything works in virtual and in real time, for brokers in this process and in others. A message counts as arrived
+only after it was observed, and no wait is longer than DEADLINE_S.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ E = TypeVar("E", bound=Exception)
 T = TypeVar("T")
 
 Make = Callable[[], AbstractAsyncContextManager[Broker]]
-"""A broker is a context manager that closes it."""
+"""Makes a broker. A broker is a context manager that closes it."""
 Guest = Callable[[Broker], AbstractAsyncContextManager[Broker]]
-"""Connects to where a broker is as another identity, which may publish and subscribe on `ALLOWED` and nothing else."""
+"""Connects to the address of a broker as another identity, which may only publish and subscribe on `ALLOWED`."""
 
 ALLOWED: Final = "allowed.>"
 
 DEADLINE_S: Final = 10.0
-"""How long anything may take that ought to happen at once."""
+"""How long anything may take that should happen immediately."""
 SOON_S: Final = 0.2
-"""How long to look for what must not happen; also the lease of what is not acknowledged."""
+"""How long to watch for events that must not happen. Also the lease of messages that are not acknowledged."""
 POLL_S: Final = 0.005
 END: Final = "the end"
 
@@ -49,9 +49,9 @@ class BrokenPromise(AssertionError):
 
 
 class Promise:
-    """One promise: `await promise(make)` makes a broker, tries it, closes it; raises BrokenPromise.
+    """One promise. `await promise(make)` makes a broker, tests it and closes it. Raises BrokenPromise.
 
-    A broker with rules (Feature.RIGHTS) is tried with a `guest`, too.
+    A broker with rules (Feature.RIGHTS) is also tested with a `guest`.
     """
 
     def __init__(self, attempt: Callable[[Trial], Awaitable[None]]) -> None:
@@ -74,22 +74,25 @@ class Promise:
 
 
 def promise(attempt: Callable[[Trial], Awaitable[None]]) -> Promise:
-    """Make a promise of a coroutine function; its docstring is what is promised."""
+    """Make a promise from a coroutine function. Its docstring is the text of the promise."""
     return Promise(attempt)
 
 
 def promises_in(module: Mapping[str, object]) -> tuple[Promise, ...]:
-    """Those that a module defines, in order."""
+    """The promises that a module defines, in order."""
     return tuple(each for each in module.values() if isinstance(each, Promise))
 
 
 class Seen(Exception):
-    """What a trial saw that is against the promise."""
+    """An observation that contradicts the promise."""
 
 
 @asynccontextmanager
 async def tried(made: AbstractAsyncContextManager[Broker], guest: Guest | None = None) -> AsyncIterator[Trial]:
-    """Put a broker on trial, and close it. At the end the books must balance, and nothing may be in flight."""
+    """Make a trial of a broker, and close the broker.
+
+    At the end the books must balance, and nothing may be in flight.
+    """
     async with made as broker:
         trial = Trial(broker, guest)
         try:
@@ -103,13 +106,13 @@ async def tried(made: AbstractAsyncContextManager[Broker], guest: Guest | None =
 
 
 class Trial:
-    """One broker, and what a promise does with it. After each step the books must balance."""
+    """One broker, and the operations and checks of a promise. After each step the books must balance."""
 
     def __init__(self, broker: Broker, guest: Guest | None = None) -> None:
         self.broker = broker
         self.guest = guest
         self._opened: list[Stream] = []
-        """Kept until the broker is closed, which closes them."""
+        """Streams that are kept until the broker is closed, which also closes them."""
         self._tasks: list[asyncio.Task[Any]] = []
 
     # Doing
@@ -119,7 +122,7 @@ class Trial:
         return Message(topic=topic, payload=text.encode(), timestamp_ns=self.broker.world.time_ns(), **fields)
 
     async def publish(self, topic: str, *texts: str, **fields: Unpack[Fields]) -> list[Message]:
-        """Publish one batch; return when the broker has it."""
+        """Publish one batch. Returns when the broker has it."""
         batch = [self.message(topic, text, **fields) for text in texts]
         await self.send(batch)
         return batch
@@ -133,12 +136,12 @@ class Trial:
             self.balanced()
 
     async def end(self, *topics: str) -> None:
-        """Mark the end of each topic: what comes after the marks came too late, or twice."""
+        """Publish an end mark on each topic. A message after the mark arrived too late, or twice."""
         for topic in topics:
             await self.publish(topic, END)
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task that does not outlive the trial."""
+        """Start a task that ends with the trial."""
         task = asyncio.create_task(work)
         self._tasks.append(task)
         return task
@@ -168,7 +171,10 @@ class Trial:
         return message
 
     async def rest(self, stream: Stream, ends: int = 1) -> list[Message]:
-        """Everything up to the marks of `end`: as many as topics, for order is promised per topic only."""
+        """All messages up to the marks of `end`.
+
+        There is one mark per topic, because order is only promised per topic.
+        """
         found: list[Message] = []
         while ends:
             message = await self.take(stream)
@@ -179,7 +185,7 @@ class Trial:
         return found
 
     async def arrived(self, count: int, *streams: Stream) -> None:
-        """Return when so many messages wait in these streams."""
+        """Return when `count` messages wait in these streams."""
         await until(
             lambda: sum(stream.depth for stream in streams) == count,
             lambda: f"{sum(stream.depth for stream in streams)} messages arrived instead of {count}",
@@ -194,7 +200,7 @@ class Trial:
         return fates
 
     async def ended(self, message: Message, wanted: Mapping[str, Fate]) -> None:
-        """These are its fates, and there are no others."""
+        """Check that the message has exactly these fates."""
         seen = await self.fates(message)
         expect(seen == wanted, f"of {text(message)!r}: {seen} instead of {wanted}")
 
@@ -205,29 +211,29 @@ class Trial:
             expect(account.balanced, f"the books of {name or 'those who left'} do not balance: {account}")
 
     async def takes(self, stream: Stream, *wanted: str) -> None:
-        """The next messages are these, in this order."""
+        """Check that the next messages are these, in this order."""
         got = [text(await self.take(stream)) for _ in wanted]
         expect(got == list(wanted), f"{stream.name} got {got} instead of {list(wanted)}")
 
     async def has_only(self, stream: Stream, *wanted: str, ends: int = 1) -> None:
-        """Up to the end there are these and no others."""
+        """Check that exactly these messages arrive before the end marks."""
         got = [text(message) for message in await self.rest(stream, ends)]
         expect(sorted(got) == sorted(wanted), f"{stream.name} got {got} instead of {list(wanted)}")
 
     def is_empty(self, stream: Stream) -> None:
-        """Nothing is there now, and it is not closed."""
+        """Check that the stream has no message now, and is not closed."""
         with raises(StreamEmpty, f"try_recv on {stream.name}, which is empty,"):
             stream.try_recv()
 
     async def is_over(self, stream: Stream) -> None:
-        """Nothing is there, and nothing will be."""
+        """Check that the stream has no message, and has ended."""
         last = await self._recv(stream)
         expect(last is None, f"{stream.name} got {last} after its end")
         with raises(StreamClosed, f"try_recv on {stream.name} after its end"):
             stream.try_recv()
 
     async def offers(self, feature: Feature) -> bool:
-        """Whether the broker has a feature. If it has not, asking for it must be refused, at once."""
+        """Whether the broker has a feature. If not, using it must raise Unsupported immediately."""
         if feature in self.broker.features:
             return True
         with raises(Unsupported, f"asking for {feature.value}, which it says it lacks,") as refusal:
@@ -291,7 +297,7 @@ class raises(Generic[E]):
 
 @asynccontextmanager
 async def within(otherwise: str) -> AsyncIterator[None]:
-    """What happens in this block must not take long."""
+    """Check that the block does not take longer than DEADLINE_S."""
     try:
         async with asyncio.timeout(DEADLINE_S) as limit:
             yield
@@ -302,7 +308,7 @@ async def within(otherwise: str) -> AsyncIterator[None]:
 
 
 async def until(condition: Callable[[], bool], otherwise: Callable[[], str]) -> None:
-    """Return when the condition holds: for what a broker elsewhere does without telling."""
+    """Return when the condition holds. For events in another process that are not reported."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + DEADLINE_S
     while not condition():

@@ -1,4 +1,4 @@
-"""From a simulation to the World that brokers and buses take: its clock, its ids, its dice."""
+"""Makes the World for brokers and buses from a simulation: its clock, ids and random numbers."""
 
 from __future__ import annotations
 
