@@ -1,4 +1,7 @@
-"""Certificates: our own certificate authority, and certificates that it signs. Needed to make keys, not to use them."""
+"""Certificates: a private certificate authority, and certificates that it signs.
+
+Needed to make keys, not to use them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ AUTHORITY = "trunkline"
 AUTHORITY_DAYS = 7300
 _HOST = re.compile(r"[A-Za-z0-9_*]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 SKEW = timedelta(minutes=5)
-"""The clock of another machine may be slightly behind."""
+"""Certificates are valid from this long before now, because the clock of another machine may be slightly behind."""
 
 
 def make_authority(certificate: Path, private: Path, now: datetime) -> None:
@@ -44,7 +47,7 @@ def make_authority(certificate: Path, private: Path, now: datetime) -> None:
 
 
 def sign(authority: Path, name: str, hosts: Sequence[str], now: datetime, days: int) -> tuple[bytes, bytes, int]:
-    """A certificate, its private key, and its serial number: for a hub with `hosts`, otherwise for a client."""
+    """A certificate, its private key, and its serial number. With `hosts` it is for a hub, otherwise for a client."""
     secret = serialization.load_pem_private_key(files.private(authority).read_bytes(), None)
     assert isinstance(secret, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())

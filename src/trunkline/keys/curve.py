@@ -34,7 +34,7 @@ def pair(path: Path) -> tuple[bytes, bytes]:
 
 
 def public(path: Path) -> bytes:
-    """Raises OSError."""
+    """The public key. Raises OSError."""
     return _load(path)[0]
 
 

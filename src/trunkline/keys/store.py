@@ -1,10 +1,10 @@
 """The keys of a hub and of its clients: a directory of mode 0700, found by `TRUNKLINE_KEYS`.
 
-    authority.pem  whose signature is believed       authority.key  with which keys are made; stays with the hub
+    authority.pem  the certificate of the authority  authority.key  its private key, which signs; stays with the hub
     own.pem        a certificate, for TLS            own.key        its private key
     own.curve      a CURVE key pair, for ZeroMQ      hub.curve      the hub's public CURVE key
-    register.json  to whom keys were given, and whose are revoked: at the hub
-    clients/NAME   the same for a client: this directory is what is copied to its machine
+    register.json  the issued keys, and which of them are revoked; only at the hub
+    clients/NAME   the files of a client; this directory is copied to its machine
 
 A client on the hub's machine can use the hub's directory, too, under the name `hub`.
 """
@@ -180,7 +180,7 @@ class KeyStore:
         return context
 
     def curve_pair(self) -> tuple[bytes, bytes]:
-        """Our public and secret CURVE key."""
+        """The public and the secret CURVE key of this directory."""
         from trunkline.keys import curve
 
         return curve.pair(self._file("own.curve"))

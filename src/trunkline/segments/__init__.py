@@ -1,4 +1,4 @@
-"""Segments: memory of one process that other processes of the same user on this host read in place, for large payloads.
+"""Segments: memory for large payloads that other processes of the same user on this host read in place.
 
 A segment is a memfd: it has no name, and disappears with the last process that has it open. A reader opens
 `/proc/PID/fd/N`, which gives it an open file description of its own, and takes a shared `flock` on that. The owner

@@ -45,7 +45,7 @@ class _Slot:
         self.capacity = capacity
         self.leased = False
         self.written = 0
-        """The size that was ever written: only that part of a memfd takes memory."""
+        """The largest size that was written so far. Only that part of a memfd takes memory."""
         self.memory: memoryview | None = None
         self.descriptor = os.memfd_create("trunkline", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.descriptor, capacity)
@@ -63,7 +63,7 @@ class _Slot:
         return True
 
     def write(self, header: bytes, payload: bytes) -> None:
-        """Raises OSError if there is no memory for it."""
+        """Write a payload. Raises OSError if there is not enough memory."""
         end = len(header) + len(payload)
         if end > self.written:
             # By a system call that can fail. Writing to memory that cannot be allocated would kill the process.
@@ -90,8 +90,8 @@ def probe(secret: str) -> Lease | None:
 class SegmentPool:
     """Up to `max_bytes` of segments. If no segment is free, the caller sends the payload in another way.
 
-    Sizes are rounded up in steps of an eighth: powers of two would let a payload of 8 MiB and its header take 16 of
-    what the pool may have.
+    Sizes are rounded up in steps of an eighth. With powers of two, a payload of 8 MiB and its header would use 16 MiB
+    of the pool.
     """
 
     def __init__(self, max_bytes: int, secret: str) -> None:
@@ -150,7 +150,7 @@ class SegmentPool:
                     return
 
     def close(self) -> None:
-        """Segments that other processes have open stay valid for them."""
+        """Close the pool. Segments that other processes have open stay valid for them."""
         self._slots.clear()
 
 

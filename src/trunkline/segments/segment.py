@@ -96,7 +96,7 @@ class MappedSegment(mmap.mmap):
     """
 
     segment: Segment | None = None
-    """For code that passes it on."""
+    """The segment, for code that passes the payload on."""
 
     @property
     def payload(self) -> memoryview:
