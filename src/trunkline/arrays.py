@@ -55,7 +55,7 @@ def decoder(content_type: str, type: Any) -> ArrayDecoder | TableDecoder:
 
 
 def reads_in_place(content_type: str) -> bool:
-    """Whether a decoded value stays valid if another process writes to the payload's memory.
+    """Whether payloads of this format can be decoded in memory to which another process may write.
 
     Arrow keeps offsets and lengths in that memory. They must not change after the check, so Arrow reads a copy.
     """

@@ -130,5 +130,5 @@ class Bridge:
             self.passed_on += 1
             await near.respond_error(request, error)
         except (RequestError, Refused) as error:
-            # Nobody answered there. A responder on this side still can.
+            # There was no answer on the other side. A responder on this side can still answer.
             log.debug("the request %s had no answer on the other side: %s", request.id, error)

@@ -41,7 +41,7 @@ def _program() -> str:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Inputs from outside: the wall clock, new ids, random numbers, secrets, the name of the program."""
+    """The inputs from outside: the wall clock, new ids, random numbers, secrets, the name of the program."""
 
     time_ns: Callable[[], int] = time.time_ns
     uuid7: Callable[[], str] = _uuid7
@@ -55,7 +55,8 @@ class World:
 class Ids:
     """UUIDv7 strings in order of time, generated in blocks.
 
-    One real UUIDv7 a millisecond; the ids in between count its last 12 bits up. That costs 70 ns an id instead of 230.
+    One real UUIDv7 is generated per millisecond; further ids increment its last 12 bits. An id takes 70 ns instead of
+    230 ns.
     """
 
     __slots__ = ("_uuid7", "block", "ends_ns")
@@ -66,7 +67,7 @@ class Ids:
         self.ends_ns = 0
 
     def open(self, now_ns: int) -> str:
-        """Begin a new block and give its first id."""
+        """Start a new block and return its first id."""
         self.block = map(add, repeat(self._uuid7()[:-3]), _SUFFIXES)
         self.ends_ns = now_ns + BLOCK_NS
         return next(self.block)
@@ -90,7 +91,7 @@ class Unnumbered(Protocol):
     """Accepted messages that have no numbers yet."""
 
     def close(self) -> None:
-        """Give them the next numbers, and take no more. Closing twice is fine."""
+        """Assign the next numbers to the messages, and accept no more. Closing twice is allowed."""
 
 
 class Sequence:
@@ -100,9 +101,12 @@ class Sequence:
 
     def __init__(self, last: int = 0) -> None:
         self.number = last
-        """The last number that was given. Whoever gives the next closes `unnumbered` first."""
+        """The last number that was assigned. Code that assigns the next one must close `unnumbered` first."""
         self.unnumbered: Unnumbered | None = None
-        """A run that takes messages: it gets its numbers when somebody draws one, or looks at the last."""
+        """A run that is still open.
+
+        It gets its numbers when the next number is assigned, or the last number is read.
+        """
 
     @property
     def last(self) -> int:
@@ -116,12 +120,12 @@ class Sequence:
         self.number = number
 
     def raise_to(self, number: int) -> None:
-        """Somebody else has given this number."""
+        """Record that this number was assigned elsewhere."""
         if number > self.number:
             self.number = number
 
     def reserve(self, count: int) -> int:
-        """The first of so many numbers."""
+        """Reserve `count` numbers. Returns the first."""
         if self.unnumbered is not None:
             self.unnumbered.close()
         first = self.number + 1

@@ -111,7 +111,7 @@ def _name(type: Any) -> str:
 
 
 class Encoding(Protocol):
-    """A reversible step on payload bytes. `restore` must not make more than `limit` bytes."""
+    """A reversible transformation of payload bytes. `restore` must not return more than `limit` bytes."""
 
     name: str
 

@@ -139,7 +139,7 @@ def _join_texts(texts: list[str]) -> Strings:
 def encode(messages: Sequence[Message], times: list[int], *, plain: bool = False, alike: bool = False) -> bytes:
     """The columns of messages on one topic.
 
-    `plain` promises that only PLAIN fields differ from their defaults, `alike` that they are the same in all messages.
+    With `plain`, only PLAIN fields may differ from their defaults. With `alike`, they must be the same in all messages.
     """
     rest: dict[str, Any] = {}
     if plain:
@@ -260,7 +260,7 @@ def _build_one(topic: str, body: Body, seq: int) -> Message:
 
 _encode = msgspec.msgpack.Encoder().encode
 pack_one: Callable[[Message], bytes] = _encode
-"""As `pack_batch`, of a message alone."""
+"""As `pack_batch`, for a single message."""
 decode = msgspec.msgpack.Decoder(Body).decode
 _decode_alone = msgspec.msgpack.Decoder(Unchecked).decode
 _MAPS = frozenset({*range(0x80, 0x90), 0xDE})
@@ -328,7 +328,7 @@ def read_plain(data: bytes | memoryview, count: int) -> Body | None:
 
 
 def read_one(topic: str, data: bytes | memoryview, seq: int) -> tuple[list[Message], bool]:
-    """As `read_batch`, of a batch of one."""
+    """As `read_batch`, for a batch of one message."""
     if not data or data[0] not in _MAPS:
         return _read_columns(topic, data, (seq,))
     try:

@@ -79,9 +79,9 @@ def connect(
     connection: ConnectionSettings | EngineSettings | None = None,
     embed: bool = False,
 ) -> Bus:
-    """A bus on the broker at `url`, or on a broker object. Use it with `async with`.
+    """Connect a bus to the broker at `url`, or to a broker object. Use it with `async with`.
 
-    Without a `url` it is the one in TRUNKLINE_HUB or in the settings, and otherwise `memory:`.
+    Without a `url`, the address is that in TRUNKLINE_HUB or in the settings, or else `memory:`.
 
     - `memory:` is inside this process.
     - `hub:` is the hub that `trunkline up` starts on this machine; `unix:///run/x.sock`, `tcp://host:7420`,
@@ -95,7 +95,7 @@ def connect(
 
     `name` is the sender of its messages; without one it is derived from the program and its process, as in
     `agent.py-4711`. Settings, unless given, come from TRUNKLINE_* variables, or from the
-    broker if that is given. With a `journal`, a directory or one of your own, topics are durable.
+    broker if that is given. With a `journal`, which is a directory or a Journal object, topics are durable.
     """
     if isinstance(url, Broker):
         return Bus(url, name=name, settings=settings, hooks=hooks)
@@ -130,7 +130,10 @@ def connect(
 def connect_hub(
     url: str, *, name: str, settings: Settings | None = None, connection: ConnectionSettings | None = None
 ) -> HubBroker:
-    """The hub at `url` without a bus on it, for tools. Use it with `async with`. Raises UsageError if it is no hub."""
+    """The hub at `url` without a bus on it, for tools. Use it with `async with`.
+
+    Raises UsageError if the URL is not that of a hub.
+    """
     check_hub(url)
     return HubBroker(url, settings=settings or Settings.load(), client=name, connection=connection)
 
@@ -164,7 +167,7 @@ def address_of(url: str | None, settings: Settings, *, alone: bool = False, embe
 
 @cache
 def _hint() -> None:
-    """Logged once a process: a user who runs a hub may expect that it is used."""
+    """Log a hint, once per process: a user who runs a hub may expect that it is used."""
     if hub_answers():
         log.warning(
             'a hub runs on this machine, and this bus does not use it: write connect("hub:") to use it,'

@@ -1,4 +1,4 @@
-"""The errors of Trunkline, in one tree. A leaf says whose fault it is and carries its data in fields.
+"""The errors of Trunkline, in one tree. The class of an error shows who must act, and its fields have the data.
 
 Errors that only one of the upper packages raises are defined there, as noted; `trunkline` exports all of them.
 
@@ -163,7 +163,7 @@ __all__ = [
 
 
 class TrunklineError(Exception):
-    """The root.
+    """The root of all errors.
 
     `retryable` says whether the same call may succeed later. `code` is the error code of a hub that refused.
     """
@@ -357,7 +357,7 @@ class CircuitOpen(Refused):
 
 
 class NotRouted(Refused):
-    """`rules` are those that were tried, in their order."""
+    """`rules` are the rules that were evaluated, in order."""
 
     def __init__(self, message_id: str, topic: str, rules: Sequence[str]) -> None:
         super().__init__(
@@ -446,7 +446,7 @@ class RequestTimeout(RequestError):
 
 
 class NoResponders(RequestTimeout):
-    """The request reached nobody when it was published. `nearest` are similar topics that have subscribers."""
+    """The request had no recipient when it was published. `nearest` are similar topics that have subscribers."""
 
     def __init__(self, request_id: str, topic: str, timeout_s: float, nearest: Sequence[str] = ()) -> None:
         RequestError.__init__(self, f"No responders: nobody subscribes to {topic!r}; {_served(nearest)}", request_id)
@@ -462,7 +462,10 @@ def _served(nearest: Sequence[str]) -> str:
 
 
 class RequestFailed(RequestError):
-    """The responder raised an error: `error_type` is its class, `detail` its text, `traceback` where, as text."""
+    """The responder raised an error.
+
+    `error_type` is its class, `detail` its text, and `traceback` its traceback as text.
+    """
 
     def __init__(self, request_id: str, error_type: str, detail: str, traceback: str = "") -> None:
         super().__init__(f"the responder failed: {error_type}: {detail}", request_id)

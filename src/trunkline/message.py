@@ -64,7 +64,7 @@ PUBLISH = MessageType.PUBLISH
 
 
 class Fields(TypedDict, total=False):
-    """The header fields a publisher may set."""
+    """The header fields that a publisher may set."""
 
     id: str
     type: MessageType
@@ -110,9 +110,9 @@ class Unchecked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Message(Unchecked, frozen=True, gc=False, omit_defaults=True):
     """One message. Build it with keywords; it is checked when built, and `replace` makes a changed copy.
 
-    `id` and `timestamp_ns` are set when a bus accepts the message, unless they are given; `seq` is the number its
-    broker gave it, 0 if it has none (yet). A value given as payload is encoded at once: changing the value later does
-    not change the message.
+    `id` and `timestamp_ns` are set when a bus accepts the message, unless they are given. `seq` is the number that the
+    broker assigned; 0 before that. A value given as payload is encoded at once: changing the value later does not
+    change the message.
     """
 
     def __post_init__(self) -> None:
@@ -218,7 +218,7 @@ class Message(Unchecked, frozen=True, gc=False, omit_defaults=True):
     @overload
     def decode(self, type: builtins.type[T], *, max_bytes: int = ...) -> T: ...
     def decode(self, type: Any = Any, *, max_bytes: int = codec.MAX_PLAIN_BYTES) -> Any:
-        """The payload as a `type`, or as plain values; raises InvalidPayload if it does not fit.
+        """The payload as a `type`, or as plain values. Raises InvalidPayload if it does not match.
 
         A compressed payload is unpacked up to `max_bytes`; beyond that MessageTooLarge is raised.
         """
@@ -226,7 +226,7 @@ class Message(Unchecked, frozen=True, gc=False, omit_defaults=True):
         return codec.decode(payload, self.content_type, type)
 
     def replace(self, **changes: Any) -> Message:
-        """A changed copy, checked again. It keeps its id; pass `id=""` for a new one."""
+        """A changed copy, checked again. It keeps its id; pass `id=""` to get a new one."""
         if "payload" in changes:
             # A new payload has its own format and compression.
             changes = {"content_type": "", "encoding": "", **changes}

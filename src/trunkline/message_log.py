@@ -1,6 +1,6 @@
-"""How events are logged: one line each, as JSON or as text, with the message and the trace that they are about.
+"""Formats of log lines: one line per event, as JSON or as text, with the message and the trace of the event.
 
-`logging` does the rest: give a handler one of the formatters here.
+Pass one of these formatters to a handler of `logging`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ handled: ContextVar[Message | None] = ContextVar("handled", default=None)
 
 
 def about(message: Message) -> dict[str, str]:
-    """For `extra=` of a log call: which message it is about, and which trace that belongs to."""
+    """The value of `extra=` of a log call: the message and its trace."""
     found = {"message_id": message.id, "topic": message.topic}
     if message.trace is not None:
         # A W3C traceparent: version, trace, span, flags.
@@ -40,7 +40,7 @@ class _OneLine(logging.Formatter):
 
 
 class JsonLines(_OneLine):
-    """One JSON object a line: time, level, logger, text, and where a message is concerned its id, topic and trace."""
+    """One JSON object per line: time, level, logger, text, and for events of a message its id, topic and trace."""
 
     def format(self, record: logging.LogRecord) -> str:
         event = {

@@ -21,21 +21,21 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def utc(when: Moment) -> datetime:
-    """With its zone, which is UTC. A text that is a number is seconds since 1970. Raises InvalidSettings."""
+    """A time as a datetime with the zone UTC. A text that is a number is seconds since 1970. Raises InvalidSettings."""
     with _named(when):
         found = _read(when)
         return found if isinstance(found, datetime) else EPOCH + timedelta(microseconds=round(found * 1_000_000))
 
 
 def microseconds(when: Moment) -> int:
-    """Since 1970. Raises InvalidSettings."""
+    """The microseconds since 1970. Raises InvalidSettings."""
     with _named(when):
         found = _read(when)
         return (found - EPOCH) // MICROSECOND if isinstance(found, datetime) else round(found * 1_000_000)
 
 
 def nanoseconds(when: Moment) -> int:
-    """Since 1970. Raises InvalidSettings."""
+    """The nanoseconds since 1970. Raises InvalidSettings."""
     with _named(when):
         found = _read(when)
         return (found - EPOCH) // MICROSECOND * 1000 if isinstance(found, datetime) else int(found * 1e9)

@@ -23,7 +23,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """On uvloop if it is installed: a hub is twice as fast on it."""
+    """Run a coroutine on uvloop if it is installed: a hub is twice as fast on it."""
     # Not in an `except` clause: otherwise every traceback of the program would begin with the missing uvloop.
     loops: ModuleType = asyncio
     with contextlib.suppress(ImportError):

@@ -43,9 +43,9 @@ def time_slice_ns() -> int | None:
 
 
 def shorten_time_slice() -> bool:
-    """Ask for short slices for this thread and those it will start; whether the kernel has taken it.
+    """Request short time slices for this thread and the threads that it starts.
 
-    A scheduling policy that was chosen for this process is not changed.
+    Returns whether the kernel accepted that. A scheduling policy that was chosen for this process is not changed.
     """
     calls = _CALLS.get(platform.machine()) if sys.platform == "linux" else None
     if calls is None or os.sched_getscheduler(0) != os.SCHED_OTHER:

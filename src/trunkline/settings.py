@@ -38,7 +38,7 @@ class GroupMeta(msgspec.StructMeta):
 
 
 class Group(msgspec.Struct, metaclass=GroupMeta, frozen=True, kw_only=True):
-    """A settings group: every number in it is above 0, or at least 0 where `may_be_zero` names it."""
+    """A settings group. Every number in it must be above 0; numbers in `may_be_zero` may also be 0."""
 
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
 
@@ -79,8 +79,8 @@ class Backpressure(Group, frozen=True, kw_only=True):
     """How publishers are slowed down.
 
     `max_pending` bounds each inbox by default, and how many publishes may wait for room at once. A publisher that waits
-    is woken when there is room, and gets BackpressureTimeout after `timeout_s`. It logs that it waits (at level DEBUG)
-    after `wait_s`, and then after twice as long each time.
+    is woken when there is room, and gets BackpressureTimeout after `timeout_s`. The wait is logged at level DEBUG after
+    `wait_s`, and then each time after twice as long.
     """
 
     max_pending: int = 10_000
@@ -110,9 +110,9 @@ class Settings(Group, frozen=True, kw_only=True):
     max_dead_letters: int = 1000
     drain_s: float = 5.0
     heartbeat_s: float | None = None
-    """How often a bus publishes its health; None: never."""
+    """The interval at which a bus publishes its health; None turns this off."""
     warn_blocked_s: float | None = 1.0
-    """A handler that blocks the event loop for this long is named in the log, with the line; None: never."""
+    """A handler that blocks the event loop for this long is logged, with its line; None turns this off."""
     content_type: str = MSGPACK
     backpressure: Backpressure = Backpressure()
     history: History = History()
@@ -127,10 +127,10 @@ class Settings(Group, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, path: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-        """Defaults, then the `[bus]` table of a TOML file, then `TRUNKLINE_*` variables, the later winning.
+        """Read the defaults, then the `[bus]` table of a TOML file, then `TRUNKLINE_*` variables.
 
-        `TRUNKLINE_BACKPRESSURE__TIMEOUT_S=5` sets `backpressure.timeout_s`; `none` is None. The file is `path`, or
-        `TRUNKLINE_CONFIG`.
+        Later values take precedence. `TRUNKLINE_BACKPRESSURE__TIMEOUT_S=5` sets `backpressure.timeout_s`; `none` is
+        None. The file is `path`, or `TRUNKLINE_CONFIG`.
         """
         environ = os.environ if environ is None else environ
         path = path or environ.get("TRUNKLINE_CONFIG") or None
@@ -176,7 +176,7 @@ def build(group: type[G], values: Mapping[str, Any]) -> G:
 
 
 def _problem(group: type, values: Mapping[str, Any], prefix: str = "") -> str:
-    """The value that does not fit, and what is expected; empty if each value fits."""
+    """The value that is not valid, and what is expected; empty if all values are valid."""
     for field in _fields(group):
         if field.name not in values:
             continue

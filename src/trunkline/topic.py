@@ -1,7 +1,7 @@
 """Topics and patterns: their syntax, matching, and the tree that finds subscribers by topic.
 
 A topic is dotted tokens, `orders.eu.placed`. In a pattern `*` stands for one token and a trailing `>` for one token or
-more. Names that begin with `_` are the bus's own: `_to.NAME` is the topic of the endpoint NAME.
+more. Names that begin with `_` are reserved for the bus: `_to.NAME` is the topic of the endpoint NAME.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def endpoint(name: str) -> str:
 def reply_topic(secret: str) -> str:
     """The reply topic that belongs to a secret.
 
-    Others can know the topic and answer on it, but cannot subscribe to it.
+    Other clients can learn the topic and answer on it, but cannot subscribe to it.
     """
     return REPLY_PREFIX + sha256(secret.encode()).hexdigest()[:32]
 
@@ -69,7 +69,7 @@ _FOREIGN_WILDCARDS = frozenset("#+")
 
 
 def validate_topic(topic: str) -> str:
-    """The topic itself; raises InvalidTopic."""
+    """Check a topic, and return it. Raises InvalidTopic."""
     if topic.__class__ is not str:
         raise InvalidTopic(str(topic), f"must be text, not {type(topic).__name__}")
     return _validate_topic(topic)
@@ -277,8 +277,8 @@ MAX_NAME_CHARS: Final = 200
 def logical_name(channel: str, prefix: str = "trunkline") -> str:
     """The name of a channel's shared memory: `/trunkline_sensor_data`.
 
-    It is unique for each channel: characters that are not allowed become their code in hex, `=2F`, and a long name ends
-    in its hash.
+    It is unique for each channel: a character that is not allowed is replaced by its code in hexadecimal, such as
+    `=2F`, and a long name ends with its hash.
     """
     validate_topic(channel)
     safe = re.sub(r"[^A-Za-z0-9_.-]", lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), channel)

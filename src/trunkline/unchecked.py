@@ -20,7 +20,10 @@ draft: Any = Unchecked
 seal = force_setattr
 """`message = draft(…)` and `seal(message, "__class__", Message)` are what `unchecked` does, inlined to save a call."""
 numbered = Message
-"""Positional, as `unchecked`. A message that is built with its number is not checked."""
+"""Builds a message from positional arguments, as `unchecked` does.
+
+A message that is built with its number is not checked.
+"""
 
 
 def plain(message_id: str, topic: str, payload: bytes, now_ns: int, sender: str, content_type: str) -> Message:
