@@ -35,8 +35,8 @@ ENDPOINTS = f"{ENDPOINT_PREFIX}>"
 class Bridge:
     """`async with Bridge(hub, engine, ["orders.>", "pricing"])`. It does not close the buses.
 
-    `direct` mirrors direct messages to all endpoints, too. Requests on mirrored topics are asked on the other side, and
-    the first answer counts.
+    `direct` mirrors direct messages to all endpoints, too. Requests on mirrored topics are also sent on the other side,
+    and the first answer counts.
     """
 
     def __init__(self, one: Bus, other: Bus, patterns: Iterable[str], *, direct: bool = True) -> None:

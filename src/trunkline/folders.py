@@ -14,7 +14,7 @@ try:
     import fcntl as _fcntl
 
     fcntl: Any = _fcntl
-except ImportError:  # pragma: no cover  # not on Windows
+except ImportError:  # pragma: no cover  # missing on Windows
     fcntl = None
 
 

@@ -30,7 +30,7 @@ def plain(message_id: str, topic: str, payload: bytes, now_ns: int, sender: str,
     """As `unchecked`, without a number and without other fields."""
     message: Any = Unchecked(message_id, topic, payload, now_ns, 0, sender, content_type)
     force_setattr(message, "__class__", Message)
-    return message  # type: ignore[no-any-return]  # it has become one
+    return message  # type: ignore[no-any-return]  # a Message now
 
 
 def unchecked(*fields: Any) -> Message:
@@ -38,7 +38,7 @@ def unchecked(*fields: Any) -> Message:
     message: Any = Unchecked(*fields)
     # Message only adds checks to Unchecked, and no fields, so the class can be set afterwards.
     force_setattr(message, "__class__", Message)
-    return message  # type: ignore[no-any-return]  # it has become one
+    return message  # type: ignore[no-any-return]  # a Message now
 
 
 def unchecked_many(*columns: Iterable[Any]) -> list[Message]:

@@ -128,8 +128,8 @@ class Arrivals:
                     continue
                 try:
                     own = self._own.get(message.topic)
-                    # After a reconnection, messages may come here before the actor's own subscription is back. They go
-                    # through its inbox, to keep the order.
+                    # After a reconnection, messages may arrive here before the subscription of the actor is restored.
+                    # They go through its inbox, to keep the order.
                     sinks = self._route(message) if own is None else (own.stream.inbox,)
                     unsettled = offer(message, sinks)
                     if unsettled is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ContextCell(Protocol):
-    """What a context needs from the cell of its actor: a cell of a system, or its counterpart in another process."""
+    """The interface of a cell for a context. It is a cell of a system, or its counterpart in another process."""
 
     ref: Ref
     plan: Plan

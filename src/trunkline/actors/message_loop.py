@@ -283,7 +283,7 @@ class MessageLoop(MessageFates):
         if self.memory is not None:
             # Before the answer: a requester that gets the answer and then ends the actor must find the state that the
             # answer refers to.
-            self.memory.keep(self.actor.snapshot())  # type: ignore[union-attr]  # it has one, or there were no memory
+            self.memory.keep(self.actor.snapshot())  # type: ignore[union-attr]  # it has one if there is `memory`
         self._handled = True
         if message.type is REQUEST:
             await self._send_answer(message, system.bus.answer_now, RESPONSE, result)
@@ -305,8 +305,9 @@ class MessageLoop(MessageFates):
         return call if self.keep.timeout_s is None else self._in_time(call, self.keep.timeout_s)
 
     async def _outside(self, work: asyncio.Future[Any]) -> Any:
-        """Wait for work that cannot be interrupted. The wait itself can be cancelled: the work goes on, and stays in
-        `outside`.
+        """Wait for work that cannot be interrupted.
+
+        The wait itself can be cancelled: the work continues, and stays in `outside`.
         """
         self.outside = work
         try:

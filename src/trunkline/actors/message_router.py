@@ -89,7 +89,7 @@ class MessageRouter:
             self._taps = narrow
 
     def attend(self, cell: Cell) -> Awaitable[None] | None:
-        """Add an actor. Returns what is left to await, or None."""
+        """Add an actor. Returns an awaitable if there is more to do, else None."""
         self._bus.broker.forget_route(cell.ref.topic)
         if self._arrivals is not None and cell.keep.overflow is Overflow.BLOCK:
             return self._arrivals.attend(cell.ref.topic)

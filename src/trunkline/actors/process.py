@@ -172,7 +172,7 @@ class InProcess(Actor):
 
     @property
     def _cell(self) -> Cell:
-        return self.context._cell  # type: ignore[return-value]  # stand-ins are in cells of a system
+        return self.context._cell  # type: ignore[return-value]  # always a Cell here
 
     async def _ended(self) -> None:
         code = None if self._process is None else await self._process.wait()

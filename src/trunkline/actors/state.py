@@ -37,7 +37,7 @@ class ActorState:
     async def recall(self) -> Message | None:
         """The last state that was kept, by this process or an earlier one; None if there is none.
 
-        Raises what `bus.last` raises: a missing answer does not mean that there is no state.
+        Raises the errors of `bus.last`: a missing answer does not mean that there is no state.
         """
         if self._stored and not self._asked:
             self._kept = await self._bus.last(self._topic)

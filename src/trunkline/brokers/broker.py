@@ -263,11 +263,11 @@ class Broker(abc.ABC):
         return message, [] if message is None else self.served.outcomes(message)
 
     def subscribers(self, topic: str) -> list[str]:
-        """The names of the subscribers to this topic, as far as this process knows."""
+        """The names of the subscribers to this topic that are known in this process."""
         return [inbox.name for inbox in self.served if matches(inbox.pattern, topic)]
 
     def has_subscribers(self, topic: str) -> bool:
-        """Whether this topic has subscribers, as far as this process knows."""
+        """Whether this topic has subscribers that are known in this process."""
         return bool(self.subscribers(topic))
 
     def published_by_topic(self) -> dict[str, int]:

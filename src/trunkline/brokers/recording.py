@@ -56,7 +56,7 @@ class _RecordingLane:
         return self._inner.put_many(messages, alike=alike)
 
     def post(self, message: Message, owner: Owner) -> bool:
-        posted: bool = self._inner.post(message, owner)  # type: ignore[attr-defined]  # only where it is stored
+        posted: bool = self._inner.post(message, owner)  # type: ignore[attr-defined]  # only used on stored lanes
         if posted:
             self._published.append(message)
         return posted

@@ -140,7 +140,7 @@ class LocalStore(Protocol):
     """A store in this process."""
 
     folder: Path
-    """Its directory. A hub keeps files of its own there."""
+    """Its directory. A hub keeps its files there, too."""
     durable: tuple[str, ...]
     """Patterns of the topics that are on disk when their publish returns."""
 

@@ -540,7 +540,7 @@ class Bus:
                 message = publisher.compose(
                     topic, payload, REQUEST, None, request_id, None, requester.reply_topic, lane
                 )
-            # An idle handler in this process runs inside `run`: often the answer is there after it.
+            # An idle handler in this process runs inside `run`: often the answer is available afterwards.
             if eager.enabled and eager.depth < MAX_DEPTH and sys.exception() is None:
                 eager.collecting = EVERYONE
             try:

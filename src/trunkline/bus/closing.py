@@ -21,7 +21,7 @@ from trunkline.plural import counted
 log = logging.getLogger("trunkline.bus")
 
 NOTICE_S = 1.0
-"""After Ctrl-C, the log names what the bus still waits for after this time."""
+"""This long after Ctrl-C, the log names the handlers and streams that the bus still waits for."""
 
 
 class Unfinished(msgspec.Struct, frozen=True):

@@ -145,7 +145,7 @@ class Controller:
     # Heartbeats
 
     async def _beat(self, every_s: float) -> None:
-        while await self._publish(every_s):  # noqa: ASYNC110  # nothing to wait for but the time
+        while await self._publish(every_s):  # noqa: ASYNC110  # a fixed interval
             await asyncio.sleep(every_s)
 
     async def _publish(self, wait_s: float) -> bool:

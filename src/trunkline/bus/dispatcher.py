@@ -1,7 +1,7 @@
 """The dispatcher: takes messages from a stream, runs the handler, and settles each message.
 
-A message that was handled is acknowledged, and answered if it is a request. A message that failed is retried as the
-subscription says, and becomes a dead letter in the end. A failure affects only its own message.
+A message that was handled is acknowledged, and answered if it is a request. A message that failed is retried according
+to the subscription, and finally becomes a dead letter. A failure affects only its own message.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class BusPublisher:
         return message.id
 
     def publish_now(self, message: Message, lane: Lane | None) -> Awaitable[object] | None:
-        """Like `publish`, but at once if possible. Returns what is left to await, or None."""
+        """Like `publish`, but immediately if possible. Returns an awaitable if there is more to do, else None."""
         if (
             lane is None
             or not (lane.immediate or lane.plain is not None)

@@ -66,7 +66,7 @@ class Pace:
             await asyncio.sleep(0)
             return
         loop = asyncio.get_running_loop()
-        while (wait_s := self._buckets.take("", loop.time())) > 0:  # noqa: ASYNC110  # a rate is about time
+        while (wait_s := self._buckets.take("", loop.time())) > 0:  # noqa: ASYNC110  # the pause is computed
             await asyncio.sleep(wait_s)
 
 
@@ -131,7 +131,7 @@ async def replay(
     dry_run: bool,
 ) -> Replayed:
     with Reader(source) as reader:
-        # What is published while this reads is not replayed, or it would never end.
+        # Messages that are published during the replay are not replayed, or it might never end.
         end = reader.last() if last is None else min(last, reader.last())
         messages = reader.messages(pattern, first=first, last=end, since=since, until=until)
         own = pattern.startswith("_")

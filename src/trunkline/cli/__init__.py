@@ -28,7 +28,7 @@ TERMINATION = Termination()
 
 def main() -> None:
     try:
-        import typer  # noqa: F401  # only whether it is there
+        import typer  # noqa: F401  # checks that it is installed
     except ImportError:
         print(MissingExtra("cli", "the command line"), file=sys.stderr)
         sys.exit(2)

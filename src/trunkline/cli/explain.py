@@ -38,7 +38,7 @@ def explain(message: MessageId, hub: Hub = "", journal: InJournal = None, json: 
 
     async def work() -> tuple[Message | None, list[Outcome]]:
         async with connect(url, name="trunkline explain") as bus:
-            # Raises HubUnavailable, where `bus.explain` returns what this process knows.
+            # Raises HubUnavailable; `bus.explain` would return the records of this process instead.
             return await bus.broker.explain(message)
 
     found, outcomes = run(work())
@@ -53,7 +53,7 @@ def explain(message: MessageId, hub: Hub = "", journal: InJournal = None, json: 
 
 def explain_in(directory: Path, message: str, *, json: bool) -> None:
     """Show the fates of a message from a journal, without a hub."""
-    # A hub is asked without the journal being imported.
+    # Imported here, so that queries of a hub do not import the journal.
     from trunkline.cli.access import reading, there
 
     with reading(there(directory)) as reader:

@@ -65,7 +65,7 @@ def forget_in(directory: Path, name: str, yes: bool, json: bool) -> None:
         f"otherwise stop it, or call there: await bus.forget_durable({name!r})"
     )
     with owning(instead), Journal(directory, threaded=False) as journal:
-        # The lock is held: what is deleted is what was shown.
+        # The lock is held, so the deleted data is the data that is shown.
         known = {each.name: each for each in stats_of(directory).cursors}
         found = known.get(name)
         gone = found is not None and (yes or _agreed(found))

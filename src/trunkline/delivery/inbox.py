@@ -112,8 +112,10 @@ class Inbox(Subscriber[Message]):
         self.batch_readers = 0
         """The number of tasks that iterate over batches or payloads. For them, plain messages may stay unopened."""
         self.unopened: UnopenedQueue | None = None
-        """Messages that came as columns. Taking a message opens the oldest batch. Changing the order of messages
-        requires opening all of them."""
+        """Messages that arrived as columns. Taking a message opens the oldest batch.
+
+        Changing the order of messages requires opening all of them.
+        """
         self.run: PlainRun | None = None
         """The run that its bus is appending to. Code that inspects the inbox closes it first: then the run is counted,
         and is the last entry of `unopened`."""

@@ -183,8 +183,9 @@ class PendingBatch:
             yield waiter, self.messages[waiter.start : end]
 
     def part(self, start: int, end: int) -> PendingBatch:
-        """The messages from `start` to `end`, as a batch of their own. No waiter may have a future: only owners can be
-        notified in parts.
+        """The messages from `start` to `end`, as a separate batch.
+
+        No waiter may have a future: only owners can be notified in parts.
         """
         part = PendingBatch(self.topic)
         part.plain, part.alike = self.plain, self.alike

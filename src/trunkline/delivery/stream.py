@@ -83,7 +83,7 @@ class Stream:
     async def recv(self, timeout_s: float | None = None) -> Message | None:
         """The next message, or None when the stream is closed and empty. A cancelled call takes no message.
 
-        Raises StreamEmpty if none comes within `timeout_s`.
+        Raises StreamEmpty if none arrives within `timeout_s`.
         """
         if timeout_s is not None:
             try:

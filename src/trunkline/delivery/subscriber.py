@@ -82,8 +82,9 @@ class Subscriber(abc.ABC, Generic[Item]):
         """Records its fates."""
         self.closed = False
         self.times_full = 0
-        """How often the queue became full: a publisher had to wait, and at least `capacity` messages had come without
-        waiting since the last wait."""
+        """How often the queue became full: a publisher had to wait, and at least `capacity` messages had been accepted
+        without waiting since the last wait.
+        """
         self._waited_at = 0
         """The number of accepted messages at the last one that had to wait."""
         self._warned = 0

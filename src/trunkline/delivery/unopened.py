@@ -195,7 +195,7 @@ class MessageBatch(Sequence[Message]):
             return self._open() == other._open()
         return self._open() == other if isinstance(other, list) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # as a list has none
+    __hash__ = None  # type: ignore[assignment]  # unhashable, like a list
 
     def __repr__(self) -> str:
         return repr(self._open())

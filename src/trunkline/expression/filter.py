@@ -42,7 +42,7 @@ class Filter:
 
 
 def compile_filter(expression: str) -> Filter:
-    """Raises InvalidExpression, which says what to change."""
+    """Compile an expression. Raises InvalidExpression, which says what to change."""
     if len(expression) > MAX_CHARACTERS:
         shown = expression[:50] + "…"  # an error is for reading
         raise InvalidExpression(shown, f"it has {len(expression)} characters, at most {MAX_CHARACTERS} are allowed")

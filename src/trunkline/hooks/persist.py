@@ -28,7 +28,7 @@ class Persist(Hook):
 
     def attach(self, bus: Attachment) -> None:
         if self.numbers:
-            self._store.attach(bus, self._pattern)  # type: ignore[attr-defined]  # it has it, as was just seen
+            self._store.attach(bus, self._pattern)  # type: ignore[attr-defined]  # checked above
 
     async def __call__(self, batch: Batch, forward: Forward) -> None:
         # A batch has one topic.

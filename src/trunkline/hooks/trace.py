@@ -88,7 +88,7 @@ class Trace(Hook):
         tracer, head, parent = self._tracer, self.head, None
         if not (context := self._current(None)):
             if first.trace:
-                # It continues the trace that it came with, as an answer does.
+                # The message continues the trace that it carries, as an answer does.
                 parent = self._extract(_carrier(first))
             elif head is not None:
                 if first.type in _ANSWERS or head.skip():

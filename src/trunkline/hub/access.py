@@ -1,4 +1,4 @@
-"""Access: what an identity may do, by rules. Identities come from the transport, never from what a client sends.
+"""Access control: the actions that rules allow to identities. The transport determines the identity of a client.
 
 Rights are one pure function of the identity, the action, and the topic or pattern. Internal topics of the bus:
 

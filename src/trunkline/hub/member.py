@@ -120,7 +120,7 @@ class Member:
             if batch:
                 self._credit -= len(batch)
                 self._send(batch, large=size >= MIN_SHARED_BYTES)
-                # Otherwise an acknowledged message would be kept in memory until the next one comes.
+                # Otherwise an acknowledged message would be kept in memory until the next one arrives.
                 batch, message = [], None
             elif self._credit <= 0 or room <= 0:
                 self._room.clear()
@@ -267,7 +267,7 @@ def _within(seqs: Iterable[int], ranges: Sequence[tuple[int, int]]) -> list[int]
 
 
 def _apart(batch: list[Message]) -> Iterable[list[Message]]:
-    """As `_by_topic`, but each message in shared memory is a run of its own."""
+    """As `_by_topic`, but each message in shared memory is a separate run."""
     for run in _by_topic(batch):
         for is_shared, same in groupby(run, key=lambda message: type(message.payload) is memoryview):
             messages = list(same)

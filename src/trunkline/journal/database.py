@@ -101,8 +101,10 @@ ADDITIONS = (
     records.INDEX,
     identity.TABLE,
 )
-"""Applied whenever a journal is opened for writing. A Trunkline that does not know them can still use the journal, so
-they need no new VERSION."""
+"""Applied whenever a journal is opened for writing.
+
+Versions of Trunkline without them can still use the journal, so they need no new VERSION.
+"""
 
 
 def open_for_writing(directory: Path, sync: Sync, world: World) -> sqlite3.Connection:
@@ -135,7 +137,7 @@ def set_patience(database: sqlite3.Connection, *, patient: bool) -> None:
 
 
 def finish_repair(directory: Path) -> None:
-    """Put a repaired database in place of the old one, also if a crash came in between.
+    """Put a repaired database in place of the old one, also after a crash in between.
 
     The old log must be removed before the new database is in place. Without its log, the old database would lack
     messages.

@@ -124,7 +124,7 @@ def _about(reader: Reader, file: File, first: int, last: int) -> Iterator[pa.Rec
         if reader.counts(file):
             reader.on_damage(damage)
             return
-        # It was replaced, and is gone: what it held is elsewhere now.
+        # The file was replaced and deleted: its rows are in another file now.
         for other in reader.files("fates"):
             if other.first <= file.last and file.first <= other.last:
                 yield from _about(reader, other, first, last)

@@ -31,7 +31,7 @@ FATE = (
 )
 KEEP = "INSERT OR REPLACE INTO retries VALUES (?, ?, ?, ?, ?)"
 MAX_KNOWN_TOPICS = 10_000
-"""The size of the cache that says which topics and patterns are stored: at most 4 MB."""
+"""The size of the cache of which topics and patterns are stored: at most 4 MB."""
 
 encode = msgspec.msgpack.Encoder().encode
 decode_message = msgspec.msgpack.Decoder(Message).decode

@@ -11,8 +11,8 @@ from trunkline.journal.errors import JournalLocked, JournalUnusable
 
 try:
     import fcntl
-except ImportError:  # pragma: no cover  # not on Windows
-    fcntl = None  # type: ignore[assignment]  # asked for before it is used
+except ImportError:  # pragma: no cover  # missing on Windows
+    fcntl = None  # type: ignore[assignment]  # checked before use
 
 FILE = "journal.lock"
 TRIES = 5

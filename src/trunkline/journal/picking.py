@@ -1,6 +1,6 @@
 """Single messages from sealed files, by their numbers: only the row groups that contain them are read.
 
-The caller must have checked the file: the end of a file has no checksum of its own, and damage there can crash the
+The caller must have checked the file: the end of a file has no separate checksum, and damage there can crash the
 process.
 """
 
@@ -60,5 +60,5 @@ def _opened(directory: Path, file: File) -> Iterator[pq.ParquetFile]:
         with lake.opened(directory, file, check_pages=True) as parquet:
             yield parquet
     except (LookupError, ValueError, AttributeError) as error:
-        # The end of a file has no checksum of its own: it may lack columns and statistics, or name others.
+        # The end of a file has no separate checksum: columns and statistics may be missing or wrong.
         raise JournalDamaged(file.first, file.last, file.path, f"it cannot be read: {error}") from error

@@ -143,7 +143,7 @@ class Reader(JournalQueries):
         self.pattern = wanted.pattern
         topic, given = ("1", ()) if wanted.pattern == EVERYTHING else ("wanted(topic)", ())
         if not is_wild(wanted.pattern):
-            topic, given = "topic = ?", (wanted.pattern,)  # type: ignore[assignment]  # its length differs
+            topic, given = "topic = ?", (wanted.pattern,)  # type: ignore[assignment]  # another length
         # Numbers ascend, so the last row has the end. No index is needed.
         found = database.execute(
             "SELECT first, last FROM batches WHERE first <= ? ORDER BY first DESC LIMIT 1", (wanted.last,)
@@ -151,7 +151,7 @@ class Reader(JournalQueries):
         upto = found[1] if isinstance(found[1], int) else found[0]
         times, moments = ("", ())
         if wanted.timed:
-            times, moments = " AND since_ns <= ? AND until_ns >= ?", (wanted.until_ns, wanted.since_ns)  # type: ignore[assignment]  # its length differs
+            times, moments = " AND since_ns <= ? AND until_ns >= ?", (wanted.until_ns, wanted.since_ns)  # type: ignore[assignment]  # another length
         rows: list[StoredBatch] = []
         count = size = 0
         for values in database.execute(

@@ -124,7 +124,7 @@ def is_free(remove: Remove, progress: list[CursorProgress]) -> bool:
     """Whether no durable subscription needs this part.
 
     Messages that a subscriber holds without a fate on disk are never free: after a crash their fate would be unknown.
-    Unread messages are free only if the rule says so.
+    Unread messages are free only if the rule has `even_unread`.
     """
     for each in progress:
         if not matches(each.pattern, remove.topic):

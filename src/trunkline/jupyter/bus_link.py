@@ -68,7 +68,7 @@ class BusLink:
         except (Unreadable, TrunklineError) as error:
             client.count_fault(Fault.MALFORMED, f"on {message.topic}: {error}")
             return None
-        # Our own requests arrive here, too.
+        # Requests of this client arrive here, too.
         return None if read.header.session == self._session else read
 
     async def send(self, message: KernelMessage) -> None:

@@ -277,7 +277,8 @@ class Execution:
     ) -> KernelMessage | None:
         """The next message of a channel that matches `wanted`; None if it ended without one. Earlier ones are consumed.
 
-        `wanted` is a function, or a filter as `subscribe` has it. Raises StreamEmpty if none comes within `timeout_s`.
+        `wanted` is a function, or a filter as `subscribe` has it. Raises StreamEmpty if none arrives within
+        `timeout_s`.
         """
         return await self.channel(channel).next_wanted(wanted, timeout_s)
 

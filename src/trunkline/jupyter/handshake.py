@@ -1,7 +1,7 @@
 """The handshake with a kernel: repeat kernel_info requests until the kernel answers and the iopub subscription is live.
 
 A ZeroMQ subscription becomes live some time after it was made, without notice. The first message on it is the proof:
-the welcome message of newer kernels, or the busy status that our request causes.
+the welcome message of newer kernels, or the busy status that the request of this client causes.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Process:
         pid = getattr(provisioner, "pid", None)
         if pid is not None and hasattr(os, "pidfd_open"):
             await _exit_of(pid)
-        while (code := await provisioner.poll()) is None:  # noqa: ASYNC110  # elsewhere, it is known when asked
+        while (code := await provisioner.poll()) is None:  # noqa: ASYNC110  # no notification here
             await asyncio.sleep(POLL_S)
         ended.set()
         # Its last messages are still in transit through ZeroMQ.

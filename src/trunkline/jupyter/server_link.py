@@ -143,7 +143,7 @@ class ServerLink:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + NOTICE_S
         try:
-            while await self._connections() and loop.time() < deadline_s:  # noqa: ASYNC110  # only the server knows
+            while await self._connections() and loop.time() < deadline_s:  # noqa: ASYNC110  # no notification
                 await asyncio.sleep(PAUSES_S[0])
         except KernelNotStarted as error:
             log.debug("%s", error)

@@ -14,8 +14,8 @@ class KernelSettings(Group, frozen=True, kw_only=True):
     past their time limit and old orphans are removed. Output that arrives up to `late_s` after an execution was
     complete (of a thread that continues to print) still belongs to it.
 
-    Each channel of an execution keeps `channel_capacity` unread messages; `channel_overflow` says which are dropped
-    beyond that. The output of an execution is kept up to `max_output_bytes`, the rest is counted.
+    Each channel of an execution keeps `channel_capacity` unread messages; `channel_overflow` determines which are
+    dropped beyond that. The output of an execution is kept up to `max_output_bytes`, the rest is counted.
 
     A kernel must answer within `start_timeout_s` after its start; until then, a request is sent every `nudge_s`. A
     kernel that was not started here counts as dead when it has not answered a heartbeat for `heartbeat_timeout_s`. A

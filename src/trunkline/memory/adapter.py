@@ -295,7 +295,7 @@ class ProducerPorts(Ports):
         return received
 
     def connect(self) -> None:
-        """Connect new consumers. They get the last frame, if they want it, and all later ones."""
+        """Connect new consumers. They get the last frame, if they have requested it, and all later ones."""
         self._publisher.update_connections()
         self._notifier.notify()
 

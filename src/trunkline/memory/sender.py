@@ -190,7 +190,7 @@ class FrameSender:
         if not known:
             # Otherwise a producer that never waits would keep them for ever.
             self._forget_dead(self._watch.wait(0))
-            # It gets all frames from now on, and first the last one, if it wants that.
+            # The consumer gets all frames from now on, and first the last one, if it has requested that.
             self._ports.connect()
             if not self._watch.add_process(report.pid):
                 self._forget(report, "died")

@@ -60,7 +60,10 @@ class _Look(NamedTuple):
 
 
 def check_bounds(reading: Reading) -> None:
-    """Raises UsageError, and says what to change. Notes in the reading whether checks go as deep as the value."""
+    """Check a schema. Raises UsageError, which says what to change.
+
+    Notes in the reading whether checks go as deep as the value.
+    """
     _Bounds(reading).check()
 
 

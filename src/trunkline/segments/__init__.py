@@ -1,7 +1,7 @@
 """Segments: memory for large payloads that other processes of the same user on this host read in place.
 
 A segment is a memfd: it has no name, and disappears with the last process that has it open. A reader opens
-`/proc/PID/fd/N`, which gives it an open file description of its own, and takes a shared `flock` on that. The owner
+`/proc/PID/fd/N`, which gives it a separate open file description, and takes a shared `flock` on that. The owner
 reuses a segment when it gets the exclusive lock. The kernel drops the locks of a process that dies, so there are no
 reference counts, nothing is left behind after `kill -9`, and there is nothing to clean up.
 """

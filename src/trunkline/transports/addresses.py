@@ -44,7 +44,7 @@ def place_of(url: str) -> tuple[str, int]:
 
 
 def meant(url: str) -> str:
-    """The URL that was probably meant by a path or by `host:port`; empty if it is neither."""
+    """The URL that a path or `host:port` probably stands for; empty if the text is neither."""
     if url.startswith(("/", "./", "~")):
         return f"unix://{Path(url).expanduser().absolute()}"
     host, _, port = url.rpartition(":")

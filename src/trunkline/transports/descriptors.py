@@ -56,7 +56,7 @@ class Descriptors:
         fresh.replace(path)
 
     def withdraw(self, channel: str) -> bool:
-        """Remove our own file; False if there is none, or if it belongs to another process."""
+        """Remove the file of this process; False if there is none, or if it belongs to another process."""
         path = self._path(channel)
         found = _read(path)
         if found is None or found.pid != os.getpid():

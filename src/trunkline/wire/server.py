@@ -316,7 +316,10 @@ class ServerProtocol(Generic[B]):
             self.send(notice)
 
     def report(self) -> None:
-        """Called by a timer. At the first call, TAKEN may join the next flush. At the second, it is due by itself."""
+        """Called by a timer. At the first call, TAKEN may join the next flush.
+
+        At the second, it is due even without another frame.
+        """
         waits = bool(self._runs or self._failures)
         self.taken_due = waits and self.taken_joins
         self.taken_joins = waits

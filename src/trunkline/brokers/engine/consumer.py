@@ -179,7 +179,8 @@ class EngineConsumer:
                 await self._storing_part(entry, list(entry.open))
                 continue
             if entry.open.total < entry.head.count and self._notes is not None:
-                # The entry is redelivered at its position in the order. The note then tells what was settled.
+                # The entry is redelivered at its position in the order. The note then shows which messages were
+                # settled.
                 self._notes.changed(entry)
             back.append(entry.token)
         await self.write_notes()

@@ -1,7 +1,7 @@
 """The interface between the shared part of all engines and the driver of one engine.
 
 A driver sends and stores batches, opens subscriptions and consumers, acknowledges entries, and keeps a few keys. It
-does not know messages: a batch is bytes. Everything else is shared: numbers, credit, leases, retries, fates, dead
+does not interpret messages: a batch is bytes. Everything else is shared: numbers, credit, leases, retries, fates, dead
 letters, reconnection.
 """
 
@@ -122,7 +122,7 @@ class EngineEvents(Protocol):
         """
 
     def told(self, data: bytes) -> None:
-        """A note has arrived that another process, or this one, sent with `tell`."""
+        """Called when a note has arrived that another process, or this one, sent with `tell`."""
 
     def durable_changed(self) -> None:
         """`durable` has changed."""

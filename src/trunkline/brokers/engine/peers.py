@@ -44,7 +44,7 @@ class PeerHello(PeerNote, tag="hello"):
 
 class PeerHere(PeerNote, tag="here"):
     directory: int = 0
-    """The latest version of the directory of channels that the sender knows."""
+    """The latest version of the directory of channels that the sender has read."""
 
 
 class PeerDirectory(PeerNote, tag="directory"):
@@ -95,7 +95,7 @@ class PeerAnswer(PeerNote, tag="answer"):
     number: int
     outcomes: list[PeerOutcome] = []
     message: bytes = b""
-    """The message itself, if the sender knows it and the question had only its id."""
+    """The message itself, if the sender has it and the question had only its id."""
     place: PeerPlace = msgspec.field(default_factory=PeerPlace)
 
 
@@ -240,7 +240,7 @@ class Peers:
         await self._roll_call()
         answers = await self._ask(message_id, place)
         if message is None and (found := next((each for each in answers if each.message), None)) is not None:
-            # One process knows the message by its id. With its place, the others can now be asked.
+            # One process has found the message by its id. With its place, the others can now be queried.
             message, place = Message.from_bytes(found.message), found.place
             answers = await self._ask(message_id, place)
         if message is None:

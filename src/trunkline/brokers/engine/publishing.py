@@ -94,7 +94,7 @@ class EnginePublishing(EngineConnection):
         self._had_subscribers: OrderedDict[str, bool] = OrderedDict()
         """Topics on which a subscriber received a batch."""
         self._answers: dict[int, UnheardAnswers] = {}
-        """By number of the batch: answers that reached nobody, and are sent again."""
+        """By number of the batch: answers that reached no subscriber, and are sent again."""
         self._shared: Shared
 
     def attach(self, shared: Shared) -> None:

@@ -44,7 +44,7 @@ class Contracts:
                 assert isinstance(answer, control.Schemas)
                 self._checkers[hash] = Checker(answer.schemas[0].schema)
             except (HubRefused, UsageError) as error:
-                # The hub checks the messages as well, and refuses those that do not fit.
+                # The hub checks the messages as well, and refuses those that do not match.
                 log.warning(
                     "this process cannot check messages against the schema %s before it publishes them: %s", hash, error
                 )

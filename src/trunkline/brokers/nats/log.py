@@ -49,7 +49,7 @@ class NatsLog:
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
-                    connect_timeout=self._where.settings.connect_s,  # type: ignore[arg-type]  # it takes any number
+                    connect_timeout=self._where.settings.connect_s,  # type: ignore[arg-type]  # accepts any number
                     **login_of(self._where),
                 )
             except Exception as error:

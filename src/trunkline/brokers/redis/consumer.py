@@ -1,6 +1,6 @@
 """A consumer of Redis Streams: reads the entries of a place, acknowledges them, and takes over those of dead consumers.
 
-A place is a consumer group on the stream of each topic that matches, and on a queue of its own for entries that were
+A place is a consumer group on the stream of each topic that matches, and on a separate queue for entries that were
 given back. No command blocks on the server: when an entry is stored, its topic is announced on the channel of each
 place that reads it. All topics are also read periodically, in case announcements were lost.
 """

@@ -254,7 +254,7 @@ class RedisDriver:
         self.session.call(done, "WAIT", copies, COPY_MS)
 
     def forgot_scripts(self, error: Exception) -> bool:
-        """Whether the server no longer knows a script.
+        """Whether the server no longer has a script.
 
         If so, the connection is ended, and the next one loads the scripts.
         """

@@ -143,7 +143,7 @@ SCRIPTS = (PUBLISH, STORE, KEEP, PAGE)
 
 
 def digest(script: str) -> str:
-    """The name by which the server knows a loaded script."""
+    """The name of a loaded script on the server: its digest."""
     return sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 

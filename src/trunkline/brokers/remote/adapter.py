@@ -101,7 +101,7 @@ class SubscriptionTerms(Protocol):
 
     @property
     def report_s(self) -> float | None:
-        """How long fates may be collected before they are reported; None if the broker does not want reports."""
+        """How long fates may be collected before they are reported; None if the broker does not use reports."""
 
 
 class Origin(Protocol):
@@ -236,7 +236,7 @@ class Shared(Protocol):
 
 
 class Adapter(Protocol):
-    """One connection to a remote broker. No method blocks. What is sent without a connection is discarded."""
+    """One connection to a remote broker. No method blocks. Data that is sent without a connection is discarded."""
 
     name: str
     """The kind of broker, for error texts."""

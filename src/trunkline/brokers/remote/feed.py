@@ -378,6 +378,6 @@ class InboxFeed(Feed):
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
-    # Retrieves the error, so that asyncio does not report it as unretrieved if nobody awaits the future.
+    # Retrieves the error, so that asyncio does not report it as unretrieved if no task awaits the future.
     if not future.cancelled():
         future.exception()

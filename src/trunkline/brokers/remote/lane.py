@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 SOON = 256
 """When this many messages wait on one topic, they are sent without waiting for the end of the turn."""
 LONG = 8
-"""This many consecutive plain messages are sent as a batch of their own. In a batch with a message of another kind,
-none of them could be encoded as columns."""
+"""This many consecutive plain messages are sent as a separate batch.
+
+In a batch with a message of another kind, none of them could be encoded as columns.
+"""
 FEW = 4
 """A run can follow at most this many messages that were added to the batch one by one."""
 LARGE_BYTES = 64 * 1024
@@ -174,7 +176,7 @@ class RemoteLane:
         apart = not alike and not is_plain(messages[0])
         if size <= LARGE_BYTES and self.immediate and self.in_flight < outbox.window and not outbox.full:
             if apart or (outbox.idle and len(messages) == 1):
-                # Messages of another kind than the rest of the topic need a frame of their own in any case.
+                # Messages of another kind than the rest of the topic always need a separate frame.
                 outbox.send_topic(self.topic)
                 outbox.send_first(self, list(messages), plain=alike)
                 return DONE
@@ -204,7 +206,7 @@ class RemoteLane:
         return True
 
     async def _put_apart(self, messages: Sequence[Message]) -> Failures:
-        """Send messages of another kind than the rest, in a frame of their own."""
+        """Send messages of another kind than the rest, in a separate frame."""
         outbox = self.outbox
         outbox.send_topic(self.topic)
         try:

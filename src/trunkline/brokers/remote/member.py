@@ -166,7 +166,7 @@ class MemberFeed(InboxFeed, Ledger):
     def _limit_acknowledged(self) -> None:
         remembered = self._acknowledged
         if len(remembered) > 2 * RECENT:
-            # Seldom, because removing numbers one by one takes as long as everything else that is done for them.
+            # Done rarely, because removing numbers one by one takes as long as all other work for them.
             self._acknowledged = dict.fromkeys(islice(remembered, len(remembered) - RECENT, None))
 
     def _schedule(self) -> None:

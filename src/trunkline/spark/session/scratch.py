@@ -10,8 +10,8 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # pragma: no cover  # not on Windows
-    fcntl = None  # type: ignore[assignment]  # asked for before it is used
+except ImportError:  # pragma: no cover  # missing on Windows
+    fcntl = None  # type: ignore[assignment]  # checked before use
 
 PREFIX = "trunkline-spark-"
 OWNER = "owner.lock"

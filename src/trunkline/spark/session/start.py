@@ -64,7 +64,7 @@ def session(
         if SparkContext._active_spark_context is not None and not discarded_dead():
             return _joined(asked, settings or {})
         if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
-            # A Java process already exists: it was left running, or it started us.
+            # A Java process already exists: it was left running, or it started this process.
             return begin(asked or LOCAL, app, settings or {}, None, [])
         java = find_java()
         kept = spark_archive(java) if archive and not is_off() else None
@@ -131,7 +131,7 @@ def _set(spark: SparkSession, settings: Mapping[str, Setting]) -> SparkSession:
 
     for name, value in settings.items():
         try:
-            spark.conf.set(name, value)  # type: ignore[arg-type]  # None is refused as the others are
+            spark.conf.set(name, value)  # type: ignore[arg-type]  # None is refused, too
         except AnalysisException:
             log.warning("%s needs a new session: stop the active one first", name)
     return spark

@@ -112,6 +112,6 @@ def _stream(batch: pa.RecordBatch) -> bytes:
 
 
 def read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition. Without any partition, Spark passes a placeholder that is not ours."""
+    """The rows of a partition. Without any partition, Spark passes its own placeholder."""
     if isinstance(partition, OwnPart):
         yield from partition.batches()

@@ -1,4 +1,7 @@
-"""Translates filters of a query into our conditions. Filters without an exact equivalent stay with Spark."""
+"""Translates filters of a query into conditions of `row_filter.py`.
+
+Filters without an exact equivalent stay with Spark.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def condition_of(kind: str, given: Filter) -> Condition | None:
 
 
 def _value(column: pa.DataType, value: Any) -> int | str | None:
-    """The value in our representation; None if it does not have the column's type."""
+    """The value in the representation of these conditions; None if it does not have the column's type."""
     if pa.types.is_string(column):
         return value if isinstance(value, str) else None
     if pa.types.is_timestamp(column):

@@ -16,8 +16,8 @@ hour is computed on its own:
   `claimed` over all hours is therefore the sum of the subscriber's fates. If that is more than the number of messages,
   the fates refer to messages that are not in the table.
 - A refused message was not accepted for any subscriber.
-- Messages that retention removed from the journal before the pipeline read them are in no other table. They have a row
-  of their own for each topic, in the earliest hour of the messages ingested when the loss was found.
+- Messages that retention removed from the journal before the pipeline read them are in no other table. They have a
+  separate row for each topic, in the earliest hour of the messages ingested when the loss was found.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ LETTERS = Table(
 
 TABLES = (MESSAGES, FATES, LETTERS)
 AS_SEALED = {MESSAGES.name: MESSAGES, FATES.name: FATES}
-"""The tables that are made of files of the lake."""
+"""The tables that consist of files of the lake."""
 LYING = frozenset({"hour", "journal"})
 """Columns whose values are in the path of a file, not in the file."""
 FOLLOWING = LYING | {"placed", "late"}

@@ -16,7 +16,7 @@ KEYS = ["subscriber", "topic", "pattern", "fate", "range", "minute", "bucket", "
 
 
 def settled(deliveries: DataFrame) -> DataFrame:
-    """Counts by subscriber, topic, pattern, fate, range, minute, and the `bucket` of the lag of what was delivered."""
+    """Counts by subscriber, topic, pattern, fate, range, minute, and the `bucket` of the lag of delivered messages."""
     rows = deliveries.select(
         *("subscriber", "topic", "pattern", "fate", "range", "hour", "seq", "bytes", "lag_ms"),
         minute_of("published").alias("minute"),

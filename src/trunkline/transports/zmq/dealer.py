@@ -43,7 +43,7 @@ _monitors = count()
 class Dealer:
     """One connection.
 
-    Automatic reconnection of the DEALER is disabled: after it, the hub would not know the connection.
+    Automatic reconnection of the DEALER is disabled: the hub would not recognise the connection afterwards.
     """
 
     def __init__(self, url: str, max_frame_bytes: int, keys: KeyStore | None = None) -> None:

@@ -183,7 +183,7 @@ class RouterChannel:
 
 
 def _metadata(frame: zmq.Frame, name: str) -> str:
-    """A property that ZeroMQ knows about the sender of a frame; empty if it is unknown."""
+    """A property of the sender of a frame, from ZeroMQ; empty if it is unknown."""
     try:
         return str(frame.get(name))
     except zmq.ZMQError:
