@@ -188,7 +188,10 @@ class Arrivals:
             self._system.background(self._bus.respond_error(message, error))
 
     def _refused(self, message: Message, error: Refused) -> None:
-        """Make the message a dead letter. A requester gets the error. Other senders are not notified."""
+        """Called for a refused message, which is already a dead letter.
+
+        A requester gets the error; others are not notified.
+        """
         log.debug("%s: %s", message.id, error)
         if message.type is MessageType.REQUEST:
             self._system.background(self._bus.respond_error(message, error))

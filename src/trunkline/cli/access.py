@@ -57,7 +57,7 @@ def reading(directory: Path) -> Iterator[Reader]:
 
 @contextmanager
 def owning(instead: str) -> Iterator[None]:
-    """Translate a locked journal into a usage error. `instead` says what to do while another process has the lock."""
+    """Add a next step to JournalLocked: `instead` says what to do while another process has the lock."""
     try:
         yield
     except JournalLocked as error:

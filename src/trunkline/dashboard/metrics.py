@@ -217,7 +217,7 @@ def _export(source: MetricsSource, registry: CollectorRegistry) -> None:
     highest: dict[tuple[str, str], float] = {}
 
     def rising(name: str, label: str, value: float) -> float:
-        """A counter that never decreases.
+        """The highest value of a counter so far: a counter must never decrease.
 
         Counts of fates can decrease after a replay, or when a client reconnects and reports.
         """

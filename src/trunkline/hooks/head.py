@@ -61,7 +61,7 @@ class HeadSampling:
         self.left = self._distances.pop()
 
     def start(self) -> PublishSpan:
-        """Start the span of the next sampled publish."""
+        """The span of the next sampled publish."""
         self._draw()
         return self.spans.take()
 

@@ -89,9 +89,9 @@ class DeadLetterApi:
 
     @asynccontextmanager
     async def _line(self, session: Session) -> AsyncIterator[None]:
-        """Wait for the turn of a request.
+        """Limit the waiting requests of a client, and wait until reported letters are stored.
 
-        Requests are answered one after another; one client must not fill the queue.
+        Requests are answered one after another, so one client must not fill the queue.
         """
         with self._questions.one(session):
             if self._taking:

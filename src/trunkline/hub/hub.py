@@ -108,7 +108,7 @@ class Hub:
         self._lone = False
         """Whether this iteration has a single frame, so that there is nothing to combine it with."""
         self.straight = False
-        """Whether the batch of such an iteration was already sent to its only subscriber."""
+        """Whether the batch of such an iteration is being sent directly to its only subscriber."""
         self._scheduled = False
         self._watch: asyncio.TimerHandle | None = None
         self._leaving: set[asyncio.Task[None]] = set()

@@ -228,7 +228,7 @@ class Member:
         return True
 
     def give_back(self, seq: int) -> None:
-        """Pass a message that the client returns to another member."""
+        """Take a message back from the client, and pass it to another member."""
         if (message := self._release(seq)) is not None and self.stream.custody.give_back(message):
             self._pass_on()
 

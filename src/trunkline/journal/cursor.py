@@ -133,10 +133,7 @@ class Cursor:
         self._places.pop(seq, None)
 
     def catch_up(self) -> None:
-        """Move `high` to the last number that was read, not only to the last match.
-
-        Called when nothing is in flight.
-        """
+        """If nothing is in flight, move `high` to the last number that was read, not only to the last match."""
         if not self._out and not self._again and self.read > self.high:
             self.high = self.read
             self.changed = True

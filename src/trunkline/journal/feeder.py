@@ -386,7 +386,7 @@ class Feeder(Ledger):
         self._ledger.retrying(inbox, message, story, pause_s)
 
     def passed_on(self, inbox: Inbox, successor: Inbox, message: Message, story: Sequence[Attempt]) -> None:
-        """Does nothing: the message stays in the same subscription."""
+        """Nothing is written: the message stays in the same subscription."""
         self._members.pass_on(message, successor)
 
     def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:

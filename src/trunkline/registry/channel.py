@@ -137,7 +137,10 @@ class Channel:
         return (self.pattern, self.schema_hash, self.qos)
 
     def refuses(self, expected: str) -> bool:
-        """Whether a consumer that expects this schema is refused. A channel without a producer refuses none."""
+        """Whether a consumer that expects this schema is refused.
+
+        Without a schema and without a producer, a channel refuses none.
+        """
         settled = bool(self._hash or self.producers)
         return bool(expected) and settled and self.schema_hash != expected
 

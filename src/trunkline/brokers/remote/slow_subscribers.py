@@ -1,6 +1,7 @@
 """Warnings about publishes that wait: after a second, the log names the subscribers whose inboxes are full.
 
-With NATS and Redis a subscriber cannot slow down a publisher. A publish that waits there waits for the server, and the log names the server.
+With NATS and Redis a subscriber cannot slow down a publisher. A publish that waits there waits for the server, and the
+log names the server.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def journals_of(selection: DataFrame) -> list[str]:
 
 
 def messages_of(selection: DataFrame) -> Iterator[Message]:
-    """The selected messages in order, journal by journal, in chunks of about CHUNK_BYTES."""
+    """The selected messages in order, journal by journal. They are read in chunks of about CHUNK_BYTES."""
     for journal in journals_of(selection):
         yield from _messages_of(selection.where(F.col(JOURNAL.name) == journal))
 
