@@ -13,7 +13,6 @@ from trunkline.keys.store import VARIABLE, KeyStore
 
 TOKEN_VARIABLE = "TRUNKLINE_PAGE_TOKEN"
 END_S = 10.0
-PROGRAM = (sys.executable, "-P", "-c", "from trunkline.cli import main; main()")
 
 
 @contextmanager
@@ -28,16 +27,8 @@ def page_of(hub: str, keys: KeyStore | None) -> Iterator[str]:
     with place.socket:
         descriptor = place.socket.fileno()
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                "from trunkline.cli import main; main()",
-                "page",
-                "--hub",
-                hub,
-                "--fd",
-                str(descriptor),
-            ],
+            # -P: modules in the current folder, which may be anybody's, are not imported.
+            [sys.executable, "-P", "-m", "trunkline", "page", "--hub", hub, "--fd", str(descriptor)],
             # The page ends when this pipe is closed, also if this process is killed.
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
