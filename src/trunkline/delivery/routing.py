@@ -57,7 +57,9 @@ class RoutingTree:
         self._max_topics = max_topics
         self._published: OrderedDict[str, int] = OrderedDict()
         """How many messages were published on topics that have no route now."""
-        self._tree: TopicTree[Listener | TopicLink] = TopicTree()
+        self._tree: TopicTree[Listener] = TopicTree()
+        self._link_tree: TopicTree[TopicLink] = TopicTree()
+        """Apart from the listeners: a link may match the topics of thousands of other links, which are not followed."""
         self._links: dict[tuple[str, str], TopicLink] = {}
         self._groups: dict[str, SubscriberGroup] = {}
         self._nearest: dict[str, list[str]] = {}
@@ -100,14 +102,12 @@ class RoutingTree:
         found: dict[Listener, None] = {}
         private = self.private_replies and topic.startswith(REPLY_PREFIX)
         for entry in self._tree.match(topic):
-            if not isinstance(entry, TopicLink):
-                if not private or not isinstance(entry, Outlet) or entry.pattern == topic:
-                    found[entry] = None
-            elif not private:
-                # One step only: a link leads to an endpoint, never on to another link.
-                for linked in self._tree.match(entry.topic):
-                    if not isinstance(linked, TopicLink):
-                        found[linked] = None
+            if not private or not isinstance(entry, Outlet) or entry.pattern == topic:
+                found[entry] = None
+        if not private:
+            # One step only: a link leads to an endpoint, never on to another link.
+            for link in self._link_tree.match(topic):
+                found.update(dict.fromkeys(self._tree.match(link.topic)))
         of_several = [entry for entry in found if isinstance(entry, Outlet) and entry.one_of is not None]
         exact = {outlet.one_of for outlet in of_several if outlet.pattern == topic}
         for outlet in of_several:
@@ -176,7 +176,7 @@ class RoutingTree:
         if (pattern, topic) in self._links:
             return False
         link = TopicLink(validate_topic(topic))
-        self._tree.add(validate_pattern(pattern), link)
+        self._link_tree.add(validate_pattern(pattern), link)
         self._links[pattern, topic] = link
         self.forget()
         return True
@@ -186,7 +186,7 @@ class RoutingTree:
         link = self._links.pop((pattern, topic), None)
         if link is None:
             return False
-        self._tree.remove(pattern, link)
+        self._link_tree.remove(pattern, link)
         self.forget()
         return True
 

@@ -424,7 +424,7 @@ class Answers:
             return control.Done(re=message.id, changed=False)
         del session.links[(message.pattern, message.topic)]
         self._hub.unlink(message.pattern, message.topic)
-        self._hub.changed([message.pattern])
+        self._hub.removed(message.pattern)
         return control.Done(re=message.id)
 
     # Watching
