@@ -156,3 +156,19 @@ async def test_many_links_do_not_stop_the_hub(simulation: Simulation) -> None:
         raw.send(frames.publish(PublishHead(1, "t.x", 1), columns.encode([tl.Message(id="1", topic="t.x")], [0])))
         await raw.take()
         assert time.process_time() - began < 1
+
+
+async def test_many_questions_do_not_stop_the_hub(simulation: Simulation) -> None:
+    """The search for each message takes milliseconds: they are not all done before anybody else is served."""
+    count = 200
+    async with hub_with(simulation) as hub:
+        raw, other = await Raw.open(hub), await Raw.open(hub)
+        await raw.greet(name="raw")
+        await other.greet(name="other")
+        raw.say(*(control.Explain(id=each, message_id="unknown") for each in range(1, count + 1)))
+        for _ in range(3):
+            other.say(control.Heartbeat(id=1))
+            await other.hear(control.Beat)
+        assert raw.heard.qsize() < count
+        answers = {(await raw.hear(control.Error)).code for _ in range(count)}
+        assert answers == {"unknown"}

@@ -26,19 +26,26 @@ READING: Final = (Action.SUBSCRIBE, Action.ADMINISTER)
 PATIENCE_S: Final = 1.0
 """How long a subscriber has to report a fate. After that, the message counts as in flight."""
 MAX_PAYLOAD: Final = 64 * 1024
+QUESTION_BYTES: Final = 64 * 1024
+"""The size at which a waiting question counts: see `limits.pending_bytes`."""
 
 
 class Explanations:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._questions = OpenQuestions(MAX_WAITING, "to explain messages")
+        self._searching = asyncio.Lock()
         self._reports: dict[Outlet, list[asyncio.Future[None]]] = {}
 
     async def answer(self, session: Session, asked: control.Explain) -> control.Control:
+        with session.held(QUESTION_BYTES):
+            async with self._searching:
+                # One search in each iteration of the event loop: it may take milliseconds, and others must not wait.
+                await asyncio.sleep(0)
+                known = self._hub.recent.find(asked.message_id, asked.number)
         with self._questions.one(session):
             await session.drained()
             broker = self._hub.broker
-            known = self._hub.recent.find(asked.message_id, asked.number)
             message, _ = await broker.explain(asked.message_id, known)
             if message is None or (not (reads := _may_read(session, message.topic)) and not _may_ask(session, message)):
                 # A message without rights on its topic looks like an unknown one.
