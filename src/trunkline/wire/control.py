@@ -688,10 +688,7 @@ class SchemaPut(Ask, frozen=True, kw_only=True, tag="SCHEMA_PUT"):
     version: str = ""
     """By default the next version for the kind of change."""
     compatibility: str = ""
-    """none, backward, forward or full.
-
-    The default is the mode of the previous version, or backward for a new schema.
-    """
+    """none, backward, forward or full; by default the mode of the last version, or backward for a new schema."""
 
 
 class SchemaGet(Ask, frozen=True, kw_only=True, tag="SCHEMA_GET"):
