@@ -462,5 +462,5 @@ async def test_a_client_that_leaves_with_many_subscriptions_is_one_line_in_the_l
             await raw.take()
         raw.wire.abort()
         await raw.ended.wait()
-        (line,) = [each.getMessage() for each in caplog.records if "are lost" in each.getMessage()]
+        (line,) = [each.getMessage() for each in caplog.records if "disconnected: lost" in each.getMessage()]
         assert line == "raw disconnected: lost 21 messages for 7 subscriptions: s0, s1, s2, s3, s4, …"
