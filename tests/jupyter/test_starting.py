@@ -74,13 +74,22 @@ def copy(connection_file: Path, target: Path, **changed: str) -> None:
 
 def test_a_wrong_key_is_told_from_a_dead_kernel(runtime: Path, tmp_path: Path) -> None:
     other = tmp_path / "kernel-other.json"
+    stopped: list[bool] = []
+
+    async def work(kernel: Kernel) -> None:
+        while not stopped:
+            await kernel.run("1")
 
     async def main() -> None:
         async with start_kernel() as kernel:
             copy(Path(str(kernel.connection_file)), other, key="another key")
             settings = KernelSettings(start_timeout_s=DEADLINE_S / 2)
+            # Before ipykernel 7, a kernel sends nothing to a new subscriber of iopub unless it is working.
+            working = asyncio.create_task(work(kernel))
             with pytest.raises(tl.WrongKernelKey, match="not signed with the key of the connection file"):
                 await attach(other, settings=settings)
+            stopped.append(True)
+            await working
         settings = KernelSettings(start_timeout_s=DEADLINE_S, heartbeat_s=0.1, heartbeat_timeout_s=1.0)
         with pytest.raises(tl.KernelNotStarted, match="it has not answered for 1 s at") as raised:
             await attach(other, settings=settings)
