@@ -19,7 +19,7 @@ NATS = "nats-py"
 REDIS = "redis pub/sub"
 MANY = "ours, 256 by publish_many"
 EACH = "ours, received one by one"
-TARGETS = {UNIX: {NATS: 2.5, REDIS: 4.5}, ZMQ_IPC: {NATS: 2.0}}
+TARGETS = {UNIX: {NATS: 3.3, REDIS: 5.5}, ZMQ_IPC: {NATS: 2.0}}
 AIMS = {UNIX: {NATS: 6.0, REDIS: 8.0}, ZMQ_IPC: {NATS: 4.0}}
 
 

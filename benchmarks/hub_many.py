@@ -34,8 +34,7 @@ def case(transport: str) -> Case:
         better="more",
         ours=measures.pop(MANY),
         peers=measures,
-        target={NATS: 3.5} if transport == UNIX else {},
-        aim={NATS: 8.0} if transport == UNIX else {},
+        target={NATS: 8.0} if transport == UNIX else {},
         size=50_000,
         around=partial(together, workers, *(pair.server for pair in sides.values())),
     )
