@@ -471,7 +471,8 @@ def test_of_a_log_that_was_cut_short_everything_before_the_cut_is_there(tmp_path
     with Reader(directory) as reader:
         found = stored(reader)
     *before, more = [each.id for each in found]
-    assert before == published[: len(before)]
+    # What was stored last may not have been reported before the kill.
+    assert before[: len(published)] == published[: len(before)]
     assert more not in published
     assert [each.seq for each in found] == list(range(1, len(found) + 1))
     # A reader sees the same.
