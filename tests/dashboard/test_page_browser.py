@@ -166,13 +166,13 @@ def test_lists_filter_sort_and_have_an_address(world: World) -> None:
         expect(rows).to_have_count(1)
         expect(rows).to_contain_text("orders.*")
         shown.get_by_label("filter").fill("shop")
+        # A new filter shows the first page, in the order that the list has when the filter arrives in the browser.
+        shown.wait_for_url("**/subscribers?filter=shop")
         header = shown.get_by_role("columnheader", name="subscriber", exact=True)
         header.focus()
         header.press("Enter")
         expect(header).to_have_attribute("aria-sort", "ascending")
         expect(rows.first).to_contain_text(WATCHER[:5])
-        # The server answers with the order that it has, which would replace a newer one in the browser.
-        shown.wait_for_url("**sort=*")
         header.press("Enter")
         expect(header).to_have_attribute("aria-sort", "descending")
         expect(rows.first).to_contain_text("stock.level")
