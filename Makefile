@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Much of a test is waiting, so there are two workers more than cores. Tests that share a Spark session or a kernel stay
 # together in one of them: see tests/conftest.py.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
-PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations 15
+PARALLEL = -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations 15
 
 .DEFAULT_GOAL := help
 .PHONY: help demo quick test test-long test-lowest check bench bench-check docs docs-check protocol tables format clean
@@ -47,7 +47,9 @@ $(VENV)/.check: $(VENV)/.test
 demo: $(VENV)/.demo ## See it all at work, up to a report by Spark; with KEEP=1 the shop goes on, with a page
 	@$(BIN)/python -m examples.demo $(if $(filter-out 0,$(KEEP)),--keep)
 
-quick: $(VENV)/.test ## Run what takes less than a minute: no Spark, no kernels, no other programs
+# Collecting the tests is a fifth of its processor time, and each worker collects all of them.
+quick: WORKERS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+quick: $(VENV)/.test ## Run what takes less than a minute: no Spark, no kernels, few other programs
 	$(BIN)/python -m pytest -q $(PARALLEL) -m 'not long and not slow'
 
 test: $(VENV)/.test ## Run all tests but those that take minutes
