@@ -64,6 +64,11 @@ class MemoryBroker(Broker):
     def nearest(self, topic: str) -> list[str]:
         return self.tree.nearest(topic)
 
+    @property
+    def routed_upto(self) -> int:
+        """All messages up to this number have been offered to their subscribers."""
+        return self.sequence.last
+
     def take(self, batch: Batch) -> bool:
         """Number and route a batch of a remote publisher. The result is reported through the batch.
 

@@ -143,6 +143,8 @@ class LocalStore(Protocol):
     """Its directory. A hub keeps its files there, too."""
     durable: tuple[str, ...]
     """Patterns of the topics that are on disk when their publish returns."""
+    attended: set[tuple[str, str]]
+    """The plain subscribers, with their patterns, that were connected when the last run ended."""
 
     @property
     def dead_letters(self) -> DeadLetterStore: ...

@@ -29,6 +29,7 @@ MAX_ROWS_LEFT: Final = 100_000
 MAX_OPEN = 65_536
 """The maximum number of open ranges. Beyond it, the oldest count as dropped."""
 LOST: Final = "lost with its subscriber"
+AWAY: Final = "its subscriber was disconnected when it was published"
 UNREPORTED: Final = "its subscriber has not reported on it, and has received too many messages since"
 
 _first = attrgetter("first")
@@ -228,6 +229,9 @@ class Books:
     def hand(self, first: int, last: int, now_ns: int) -> None:
         """Record that these messages were sent to the subscriber. They are open until it reports their fates."""
         self.open.add(first, last)
+        if self.rows and first <= self.rows[-1].last:
+            # It was stored while the subscriber was away, and routed after it had reconnected.
+            self.cut(first, last)
         if self.open.total > MAX_OPEN and len(self.open) > MAX_OPEN:
             oldest = next(iter(self.open))
             for begin, end in self.open.take(*oldest):
@@ -309,6 +313,21 @@ class Books:
             self.end(first, last, Fate.DROPPED, LOST, now_ns)
         return lost
 
+    def away(self, first: int, last: int, now_ns: int) -> None:
+        """Record that the subscriber was disconnected while these messages were published. They are not counted: only
+        some of them may match its pattern.
+        """
+        self._put(first, last, Fate.DROPPED, AWAY, now_ns)
+
+    def without_fate(self, numbers: Ranges) -> Ranges:
+        """Those of the numbers that have no fate here, and are not open. Removes the others from `numbers`."""
+        for first, last in self.open:
+            numbers.take(first, last)
+        for entry in (*self.rows, *self.spans):
+            if entry.reason != AWAY:
+                numbers.take(entry.first, entry.last)
+        return numbers
+
     # Queries
 
     def has(self, first: int, last: int) -> bool:
@@ -316,6 +335,8 @@ class Books:
         missing = last - first + 1 - self.open.count(first, last)
         if missing:
             for row in (*self.rows, *self.spans):
+                if row.reason == AWAY:
+                    continue
                 missing -= max(0, min(last, row.last) - max(first, row.first) + 1)
         return missing <= 0
 
@@ -359,9 +380,13 @@ class Books:
 class Leaver:
     """The books of a remote subscriber that is gone."""
 
-    __slots__ = ("books", "name", "pattern")
+    __slots__ = ("after", "books", "left", "name", "pattern")
 
-    def __init__(self, name: str, pattern: str, books: Books) -> None:
+    def __init__(self, name: str, pattern: str, books: Books, left: int = 0, after: int = 0) -> None:
+        self.left = left
+        """The number of the last message before it was gone."""
+        self.after = after
+        """It was offered all messages up to this number. Some of those that follow were not stored yet."""
         self.name = name
         self.pattern = pattern
         self.books = books

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from trunkline.brokers.broker import Feature
-from trunkline.delivery.books import MAX_ROWS_ELSEWHERE
+from trunkline.delivery.books import MAX_ROWS_ELSEWHERE, Leaver
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.options import END, Delivery
 from trunkline.delivery.outlet import Outlet
@@ -20,6 +20,7 @@ from trunkline.delivery.ranges import Ranges
 from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import InvalidTopic, ProtocolError, TrunklineError
 from trunkline.hub import claims, rights
+from trunkline.hub.absences import Absence, Absences
 from trunkline.hub.admission import MAX_NAME, Admission
 from trunkline.hub.claims import MAX_REASON
 from trunkline.hub.dead_letters import DeadLetterApi
@@ -58,6 +59,7 @@ class Answers:
         self._dead_letters = DeadLetterApi(hub)
         self._admission = Admission(hub, keeps_letters=self._dead_letters.keeps)
         self._explanations = Explanations(hub)
+        self._absences = Absences(hub)
         self._handlers: dict[type[control.Control], Callable[[Session, Any], control.Control | None]] = {
             control.Hello: self._admission.hello,
             control.Maps: self._maps,
@@ -212,9 +214,26 @@ class Answers:
             served.admit(outlet, before)
         if outlet.ledger is not None and outlet.reports:
             outlet.ledger.attends(outlet.name, outlet.pattern, hub.broker.sequence.last)
+        self._end_absence(outlet, before)
         hub.broker.tree.add(outlet.pattern, outlet)
         hub.added(outlet.pattern, hears=outlet.hears, confirms=hub.is_strict(outlet))
         return control.Subscribed(re=message.id, subscription=message.subscription, report_s=report_s, role=role)
+
+    def _end_absence(self, outlet: Outlet, before: Leaver | None) -> None:
+        """Record what a subscriber missed since its last connection, to this run of the hub or to the one before."""
+        hub = self._hub
+        upto = hub.broker.sequence.last
+        if before is not None:
+            left, after = before.left, before.after
+        elif hub.store is not None and (outlet.name, outlet.pattern) in hub.store.attended:
+            hub.store.attended.discard((outlet.name, outlet.pattern))
+            left = after = hub.began
+        else:
+            return
+        if left < upto:
+            outlet.books.away(left + 1, upto, hub.world.time_ns())
+        if after < upto:
+            self._start(self._absences.record(outlet, Absence(after, upto)))
 
     def _join(self, session: Session, message: control.Subscribe, overflow: Overflow) -> None:
         """Open a member of a group, or a subscription that reads from the journal."""

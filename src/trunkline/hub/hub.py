@@ -241,10 +241,15 @@ class Hub:
         lost = outlet.close()
         self.counts["dropped"] += lost
         if outlet.ledger is not None and outlet.reports:
-            outlet.ledger.leaves(outlet.name)
+            if self._closed:
+                # It is expected to reconnect to the next run, which records what it misses until then.
+                outlet.ledger.attends(outlet.name, outlet.pattern, self.broker.sequence.last)
+            else:
+                outlet.ledger.leaves(outlet.name)
         if not outlet.tap:
             # Not the outlet itself, which would keep the unsent output of its connection in memory.
-            leaver = Leaver(outlet.name, outlet.pattern, outlet.books)
+            broker = self.broker
+            leaver = Leaver(outlet.name, outlet.pattern, outlet.books, broker.sequence.last, broker.routed_upto)
             self.broker.served.dismiss(leaver)
             if outlet.reports and session.ended:
                 self.leavers.put(session.origin, outlet.subscription, leaver)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from typing import Any, Final
 
 import msgspec
 
 from trunkline import columns
 from trunkline.delivery.batch import BatchBody
+from trunkline.delivery.ranges import Ranges
 from trunkline.errors import InvalidPayload
 from trunkline.message import ELIDED, Message
 
@@ -52,6 +53,16 @@ class Recent:
         self._bytes += size + EXTRA_BYTES
         while self._bytes > MAX_BYTES or len(batches) > MAX_BATCHES:
             self._bytes -= len(batches.popleft().body) + EXTRA_BYTES
+
+    def numbers_by_topic(self, first: int, last: int) -> dict[str, Ranges]:
+        """The numbers of the remembered messages from `first` to `last`."""
+        found: defaultdict[str, Ranges] = defaultdict(Ranges)
+        for batch in reversed(self._batches):
+            if batch.first < first:
+                break
+            if batch.first <= last:
+                found[batch.topic].add(batch.first, batch.first + batch.size - 1)
+        return found
 
     def find(self, message_id: str, number: int = 0) -> Message | None:
         """The message with this id. If its number is known, the search is much faster.

@@ -26,6 +26,7 @@ TABLE: Final = (
 )
 COMES: Final = "INSERT OR REPLACE INTO attendance VALUES (?, ?, ?)"
 LEAVES: Final = "DELETE FROM attendance WHERE subscriber = ?"
+ATTENDED: Final = "SELECT subscriber, pattern FROM attendance"
 LOST: Final = "lost with the hub"
 WINDOW: Final = 1_000_000
 """The number of messages at the end of the journal that may have been in flight."""
@@ -61,13 +62,14 @@ def losses(reader: Reader) -> list[Loss]:
     return found
 
 
-def settle(reader: Reader, ledger: JournalLedger, now_ns: int) -> int:
-    """Record what was lost with the last run. Returns the number of deliveries."""
+def settle(reader: Reader, ledger: JournalLedger, now_ns: int) -> tuple[int, set[tuple[str, str]]]:
+    """Record what was lost with the last run. Returns the number of deliveries, and who was connected at its end."""
     lost = 0
     for loss in losses(reader):
         count = loss.last - loss.first + 1
         ledger.fate(loss.subscriber, loss.pattern, Fate.DROPPED, loss.first, loss.last, count, LOST, now_ns)
         lost += count
-    for (subscriber,) in reader.query("SELECT subscriber FROM attendance"):
+    attended = {(subscriber, pattern) for subscriber, pattern in reader.query(ATTENDED)}
+    for subscriber, _ in attended:
         ledger.deed(LEAVES, (subscriber,))
-    return lost
+    return lost, attended

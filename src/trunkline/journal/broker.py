@@ -139,10 +139,10 @@ class JournalBroker(MemoryBroker):
         self._feeder_tree: TopicTree[Feeder] = TopicTree()
         self._member_of: dict[str, Feeder] = {}
         self.served.record_in(journal.ledger)
-        lost = attendance.settle(journal.reader, journal.ledger, self.world.time_ns())
+        lost, attended = attendance.settle(journal.reader, journal.ledger, self.world.time_ns())
         if lost:
             log.warning("the last run of the hub was killed: %s lost", counted(lost, "delivery", "deliveries"))
-        self.store = JournalStore(self)
+        self.store = JournalStore(self, attended)
         self._repeated = RepeatedBatches(self.intake, self.store.look_for, self._put_batch)
         self.store.dead_letters.restore(self.settings.max_dead_letters)
 
@@ -219,6 +219,10 @@ class JournalBroker(MemoryBroker):
         if isinstance(lane, JournalLane):
             for feeder in lane.feeders:
                 feeder.live(pending.messages)
+
+    @property
+    def routed_upto(self) -> int:
+        return min(self.sequence.last, self.intake.committed)
 
     def has_subscribers(self, topic: str) -> bool:
         return bool(self._feeder_tree.match(topic)) or super().has_subscribers(topic)

@@ -32,7 +32,8 @@ RECALLED_BYTES = 16 * 1024 * 1024
 
 
 class JournalStore:
-    def __init__(self, broker: JournalBroker) -> None:
+    def __init__(self, broker: JournalBroker, attended: set[tuple[str, str]]) -> None:
+        self.attended = attended
         self._broker = broker
         self._journal = broker.journal
         self.folder = broker.journal.directory
