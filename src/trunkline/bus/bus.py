@@ -509,9 +509,9 @@ class Bus:
         """Send a request and wait for the first answer, decoded as `reply` (a type, or Message for the answer itself).
 
         Pass a topic, or an endpoint: `request(to="agent2", payload=…)` asks the endpoint that `send("agent2", …)`
-        reaches. Raises NoResponders immediately if there is no subscriber and the topic is not stored, RequestTimeout
-        (after 30 s by default), RequestFailed if the responder fails, InvalidPayload if the answer does not match
-        `reply`. The request is always removed, also if the call is cancelled.
+        reaches. Raises NoResponders immediately if there is neither a subscriber nor, on a stored topic, a durable
+        subscription; RequestTimeout (after 30 s by default); RequestFailed if the responder fails; InvalidPayload if
+        the answer does not match `reply`. The request is always removed, also if the call is cancelled.
         """
         if to is not None:
             if topic:

@@ -109,6 +109,7 @@ class EngineAdapter(EnginePublishing):
     def _has_ended(self) -> None:
         self._unconfirmed.clear()
         self._too_large.clear()
+        self._unheard_open.clear()
         self._stored.clear()
         self._held_back.clear()
         self._has_opened(*self._opening)
@@ -179,6 +180,10 @@ class EngineAdapter(EnginePublishing):
             await asyncio.wait(list(self._subscribing.values()))
             # If the connection ended, they are made on the next one.
             await self.ready()
+
+    async def served_patterns(self) -> set[str]:
+        found = set() if self.peers is None else await self.peers.patterns()
+        return found.union(await self.driver.places()) if Feature.STORED in self.driver.features else found
 
     def unsubscribe(self, subscription: int, pattern: str) -> None:
         if self._plain.pop(subscription, None) is not None:

@@ -79,13 +79,19 @@ class EngineEvents(Protocol):
         """The server has received all batches of `publish` up to this one."""
 
     def unheard(self, number: int) -> None:
-        """The server has received a batch of `publish`, but the topic has no subscribers. Called before `sent`."""
+        """The server has received a batch of `publish`, but the topic has no subscribers. Called before `sent`.
+
+        For `publish_open`: one message of the batch had no subscribers. Some engines report this only if it `asks`.
+        """
 
     def heard(self, topic: str) -> None:
         """A subscriber received a batch of `publish` on this topic. Only some engines report this."""
 
-    def stored(self, number: int, entry: int) -> None:
-        """A batch of `store` is stored, by this call or by an earlier one."""
+    def stored(self, number: int, entry: int, *, served: bool = True) -> None:
+        """A batch of `store` is stored, by this call or by an earlier one.
+
+        `served` is False if the batch `asks`, and its topic had neither subscribers nor places when it was stored.
+        """
 
     def not_stored(self, number: int, error: Refused | None) -> None:
         """A batch of `store` was not stored.
@@ -183,13 +189,18 @@ class EngineDriver(Protocol):
     def publish(self, number: int, topic: str, data: bytes) -> None:
         """Publish a batch to the current subscribers. Answered by `sent`, in order."""
 
-    def publish_open(self, number: int, topic: str, payload: bytes, headers: dict[str, str]) -> None:
-        """Publish one message of a batch, for programs without Trunkline. Answered by `sent`."""
+    def publish_open(
+        self, number: int, topic: str, messages: list[tuple[bytes, dict[str, str]]], *, asks: bool
+    ) -> None:
+        """Publish the messages of a batch, each for itself, for programs without Trunkline. Answered by `sent`.
 
-    def store(self, number: int, topic: str, data: bytes, name: str) -> None:
+        `asks`: they include requests.
+        """
+
+    def store(self, number: int, topic: str, data: bytes, name: str, *, asks: bool) -> None:
         """Store a batch, and publish it to the current subscribers.
 
-        A name that was stored before is not stored again.
+        A name that was stored before is not stored again. `asks`: the batch has requests, so `stored` needs `served`.
         """
 
     def store_open(self, number: int, topic: str, messages: list[tuple[bytes, dict[str, str]]], name: str) -> None:
@@ -251,6 +262,9 @@ class EngineDriver(Protocol):
 
     async def forget(self, role: str) -> bool:
         """Remove a place. Returns False if there is none."""
+
+    async def places(self) -> list[str]:
+        """The patterns of all places."""
 
     async def standings(self, topic: str, number: int, without: set[str]) -> dict[str, Standing]:
         """The standing of a stored message at each durable place that it was for, by role.

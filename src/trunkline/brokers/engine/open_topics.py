@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trunkline import codec
 from trunkline.brokers.engine.batches import Key
 from trunkline.errors import InvalidMessage, InvalidPayload, Refused, TrunklineError
-from trunkline.message import MAX_HEADER_BYTES, Message
+from trunkline.message import MAX_HEADER_BYTES, Message, MessageType
 
 if TYPE_CHECKING:
     from trunkline.clock import World
@@ -81,6 +81,7 @@ def decode(
         message = Message(
             id=known.get("ce-id") or world.uuid7(),
             topic=topic,
+            type=MessageType.REQUEST if known.get("ce-requestid") and known.get("ce-replyto") else MessageType.PUBLISH,
             payload=payload,
             timestamp_ns=world.time_ns(),
             sender=known.get("ce-source", ""),

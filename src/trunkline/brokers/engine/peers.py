@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -92,14 +93,23 @@ class PeerOutcome(msgspec.Struct, array_like=True):
 
 
 class PeerAnswer(PeerNote, tag="answer"):
+    """The answer to a PeerQuestion, or with `patterns` to a PeerPatterns."""
+
     number: int
     outcomes: list[PeerOutcome] = []
     message: bytes = b""
     """The message itself, if the sender has it and the question had only its id."""
     place: PeerPlace = msgspec.field(default_factory=PeerPlace)
+    patterns: list[str] = []
 
 
-Note = PeerHello | PeerHere | PeerBye | PeerQuestion | PeerAnswer | PeerDirectory
+class PeerPatterns(PeerNote, tag="patterns"):
+    """Asks for the patterns of all subscribers of a process."""
+
+    number: int
+
+
+Note = PeerHello | PeerHere | PeerBye | PeerQuestion | PeerAnswer | PeerPatterns | PeerDirectory
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Note).decode
 
@@ -211,6 +221,8 @@ class Peers:
                 self._tell(note.sender, PeerHere(self._adapter.me))
             case PeerQuestion():
                 self._answer(note)
+            case PeerPatterns():
+                self._tell(note.sender, PeerAnswer(self._adapter.me, note.number, patterns=sorted(self._patterns())))
             case PeerAnswer():
                 self._answered(note)
             case PeerDirectory():
@@ -231,6 +243,17 @@ class Peers:
             asked.waits_for.discard(address)
             self._check(asked)
 
+    # Subscribers
+
+    async def patterns(self) -> set[str]:
+        """The patterns of all subscribers in this process, and in all others that answer within CALL_S."""
+        await self._roll_call()
+        asked = await self._ask(lambda number: PeerPatterns(self._adapter.me, number), CALL_S)
+        return self._patterns().union(*(answer.patterns for answer in asked.answers))
+
+    def _patterns(self) -> set[str]:
+        return {feed.inbox.pattern for broker in self._brokers for feed in broker.feeds.values()}
+
     # Explaining
 
     async def explain(self, message_id: str, known: Message | None) -> tuple[Message | None, list[Outcome]]:
@@ -238,11 +261,11 @@ class Peers:
         message = known or self._find(message_id)
         place = PeerPlace() if message is None else self._place(message)
         await self._roll_call()
-        answers = await self._ask(message_id, place)
+        answers = await self._explain_elsewhere(message_id, place)
         if message is None and (found := next((each for each in answers if each.message), None)) is not None:
             # One process has found the message by its id. With its place, the others can now be queried.
             message, place = Message.from_bytes(found.message), found.place
-            answers = await self._ask(message_id, place)
+            answers = await self._explain_elsewhere(message_id, place)
         if message is None:
             return None, []
         outcomes = self._outcomes(message, self._numbers(place) | self._known_numbers(known), place)
@@ -251,28 +274,34 @@ class Peers:
             [*outcomes, *(Outcome(name, Fate(fate), reason, at_ns) for name, fate, reason, at_ns in elsewhere)]
         )
 
-    async def _ask(self, message_id: str, place: PeerPlace) -> list[PeerAnswer]:
-        if not self.others:
-            return []
+    async def _explain_elsewhere(self, message_id: str, place: PeerPlace) -> list[PeerAnswer]:
+        answer_s, me = self._adapter.settings.answer_s, self._adapter.me
+        asked = await self._ask(lambda number: PeerQuestion(me, number, message_id, place), answer_s)
+        if asked.waits_for:
+            log.warning("explain: no answer from %s within %g s", ", ".join(sorted(asked.waits_for)), answer_s)
+            if not self._adapter.live:
+                raise EngineUnavailable(self._adapter.name, self._adapter.url, "the connection ended")
+        return asked.answers
+
+    async def _ask(self, question: Callable[[int], Note], answer_s: float) -> _Asked:
+        """Ask all other processes, and wait for their answers."""
         asked = _Asked(set(self.others))
+        if not asked.waits_for:
+            return asked
         self._last += 1
         number = self._last
         self._questions[number] = asked
         try:
-            self._tell("", PeerQuestion(self._adapter.me, number, message_id, place))
-            async with asyncio.timeout(self._adapter.settings.answer_s):
+            self._tell("", question(number))
+            async with asyncio.timeout(answer_s):
                 await asked.done
         except TimeoutError:
-            missing = ", ".join(sorted(asked.waits_for))
             self._adapter.start(
                 self._check_alive(set(asked.waits_for)), "the list of connected processes was not updated"
             )
-            log.warning("explain: no answer from %s within %g s", missing, self._adapter.settings.answer_s)
-            if not self._adapter.live:
-                raise EngineUnavailable(self._adapter.name, self._adapter.url, "the connection ended") from None
         finally:
             del self._questions[number]
-        return asked.answers
+        return asked
 
     async def _check_alive(self, silent: set[str]) -> None:
         """Remove processes that are no longer connected. A killed process sends no PeerBye."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -83,6 +84,8 @@ class EnginePublishing(EngineConnection):
         """Batches sent to be stored, and not confirmed."""
         self._too_large: dict[int, dict[int, Refused]] = {}
         """By plain batch on an open topic: messages that are too large for the server."""
+        self._unheard_open: dict[int, int] = {}
+        """By plain batch on an open topic: how many of its messages may have reached a subscriber."""
         self._opening: dict[int, None] = {}
         """Consumers that are being opened. Batches published meanwhile are held back."""
         self._held_back: list[SentBatch] = []
@@ -142,7 +145,8 @@ class EnginePublishing(EngineConnection):
             self._send_open(batch)
         elif batch.lane.durable:
             self._stored[batch.number] = batch
-            self.driver.store(batch.number, batch.lane.topic, batch.data, f"{self.origin:x}-{batch.number}")
+            name = f"{self.origin:x}-{batch.number}"
+            self.driver.store(batch.number, batch.lane.topic, batch.data, name, asks=batch.asks)
         else:
             self._unconfirmed.append(batch)
             self.driver.publish(batch.number, batch.lane.topic, batch.data)
@@ -171,9 +175,9 @@ class EnginePublishing(EngineConnection):
                 return
             self._too_large[batch.number] = refused
         self._unconfirmed.append(batch)
-        for index, (payload, headers) in enumerate(messages):
-            if index not in refused:
-                self.driver.publish_open(batch.number, topic, payload, headers)
+        fitting = [each for index, each in enumerate(messages) if index not in refused]
+        self._unheard_open[batch.number] = len(fitting)
+        self.driver.publish_open(batch.number, topic, fitting, asks=batch.asks)
 
     def flush(self) -> None:
         self.driver.flush()
@@ -214,8 +218,12 @@ class EnginePublishing(EngineConnection):
         for batch in self._unconfirmed:
             if batch.number == number:
                 topic = batch.lane.topic
+                if number in self._unheard_open:
+                    self._unheard_open[number] -= 1
+                    if self._unheard_open[number]:
+                        return
                 if batch.asks:
-                    self._shared.unserved(number, nearest(topic, self._had_subscribers))
+                    self._fail_requests(number, topic)
                 if topic.startswith(REPLY_PREFIX):
                     self._answers[number] = UnheardAnswers(topic, batch.data, asyncio.get_running_loop().time())
                     self._answer_again(number)
@@ -228,6 +236,23 @@ class EnginePublishing(EngineConnection):
                     self._without_subscribers.add(topic)
                     self.inquire_soon(topic)
                 return
+
+    def _fail_requests(self, number: int, topic: str) -> None:
+        """Fail the requests of a batch that nobody can answer, with similar topics that have subscribers."""
+        fail = self._shared.unserved(number)
+
+        async def report() -> None:
+            found: Iterable[str] = ()
+            try:
+                found = await self.served_patterns()
+            finally:
+                fail(nearest(topic, found))
+
+        self.start(report(), f"topics similar to {topic} were not found")
+
+    @abc.abstractmethod
+    async def served_patterns(self) -> set[str]:
+        """The patterns of all subscribers that are known here, in any process, and of all places."""
 
     def _answer_again(self, number: int) -> None:
         """Send answers again that reached no subscriber. The requester may be reconnecting to a restarted server."""
@@ -275,6 +300,7 @@ class EnginePublishing(EngineConnection):
             known = self.known.numbered((self.origin, batch.number), batch.size)
             known.position, known.priority = batch.position, batch.priority
             taken.append((batch.number, batch.number, known.local))
+            self._unheard_open.pop(batch.number, None)
             if errors := self._too_large.pop(batch.number, None):
                 refused[batch.number] = _rejections(errors)
         if taken:
@@ -290,9 +316,11 @@ class EnginePublishing(EngineConnection):
             self._without_subscribers.discard(topic)
             self.inquire_soon(topic)
 
-    def stored(self, number: int, entry: int) -> None:
+    def stored(self, number: int, entry: int, *, served: bool = True) -> None:
         batch = self._stored.pop(number, None)
         if batch is not None:
+            if not served:
+                self._fail_requests(number, batch.lane.topic)
             first = number_of(entry)
             known = self.known.stored((self.origin, number), batch.size, first, batch.lane.topic)
             known.position, known.priority = batch.position, batch.priority

@@ -191,7 +191,7 @@ class HubAdapter:
         rejections: dict[int, list[Rejection]] = {}
         for failure in taken.failures:
             if failure.code == control.NO_RESPONDERS:
-                self._shared.unserved(failure.batch, [str(each) for each in failure.details.get("nearest", ())])
+                self._shared.unserved(failure.batch)([str(each) for each in failure.details.get("nearest", ())])
                 continue
             rejections.setdefault(failure.batch, []).append(_rejection(failure))
         self._shared.taken(taken.runs, rejections)

@@ -38,7 +38,7 @@ class NatsConsumer:
         self.name = name
         self.spec = spec
         self.inbox = inbox
-        self.subscription: Subscription | None = None
+        self.subscriptions: list[Subscription] = []
         self.pulls = 0
         self.heard_at = 0.0
         self.reached = (0, 0, 0)
@@ -92,6 +92,9 @@ class NatsConsumers:
 
     async def _begin(self, consumer: NatsConsumer) -> ConsumerTerms:
         spec, name, stream = consumer.spec, consumer.name, self._names.stream
+        self._open[spec.subscription] = consumer
+        # A request that is stored before the consumer exists may wait, but one that it receives must not fail.
+        consumer.subscriptions.append(self._link.answer_for(self._names.listens + spec.pattern))
         filters = [self._names.prefix + spec.pattern, f"{self._names.again}{name}.>"]
         known = await self._store.js.consumer(stream, name)
         fresh = known is None
@@ -107,8 +110,8 @@ class NatsConsumers:
         elif sorted(known["config"].get("filter_subjects") or ()) != sorted(filters):
             known = await self._store.js.put_consumer(stream, name, {**known["config"], "filter_subjects": filters})
         number = spec.subscription
-        self._open[number] = consumer
-        consumer.subscription = self._link.listen(f"{consumer.inbox}.*", lambda message: self._entry(number, message))
+        entries = self._link.listen(f"{consumer.inbox}.*", lambda message: self._entry(number, message))
+        consumer.subscriptions.append(entries)
         if not fresh:
             known = await self._check_removed(spec, known)
         delivered = known["delivered"]
@@ -151,13 +154,30 @@ class NatsConsumers:
             self.owners.leaving(consumer.name)
         if consumer.watch is not None:
             consumer.watch.cancel()
-        if consumer.subscription is not None and self._link.live:
-            without_waiting(consumer.subscription.unsubscribe())
+        for made in consumer.subscriptions:
+            if self._link.live:
+                without_waiting(made.unsubscribe())
 
     def leave(self, subscription: int) -> None:
         """Release the place of a closed consumer. Its entries are settled or given back."""
         if (consumer := self._leaving.pop(subscription, None)) is not None:
             self.owners.leave(consumer.name)
+
+    # Which consumers there are
+
+    async def keeps(self, topic: str) -> bool:
+        """Whether a durable place keeps the entries of a topic for its subscribers, also if they are away."""
+        subject = self._names.prefix + topic
+        return any(
+            known["config"].get("durable_name") and any(matches(each, subject) for each in _filters(known["config"]))
+            for known in await self._store.js.consumers(self._names.stream)
+        )
+
+    async def patterns(self) -> list[str]:
+        prefix, filters = self._names.prefix, []
+        for known in await self._store.js.consumers(self._names.stream):
+            filters += [each[len(prefix) :] for each in _filters(known["config"]) if each.startswith(prefix)]
+        return filters
 
     async def forget(self, role: str) -> bool:
         place = place_of(role)
@@ -174,13 +194,12 @@ class NatsConsumers:
             config = known["config"]
             about = config.get("metadata") or {}
             role = about.get(ROLE)
-            filters = config.get("filter_subjects") or ()
             if (
                 not config.get("durable_name")
                 or role is None
                 or role in without
                 or entry <= int(about.get(SINCE, 0))
-                or not any(matches(each, self._names.prefix + topic) for each in filters)
+                or not any(matches(each, self._names.prefix + topic) for each in _filters(config))
             ):
                 continue
             again = await self._given_back(config["name"], topic, number)
@@ -315,6 +334,11 @@ class NatsConsumers:
         if last > reached:
             count = last - reached
             self._events().trimmed(subscription, reached + 1, last, min(fewer, count) or count, count)
+
+
+def _filters(config: dict[str, Any]) -> list[str]:
+    """The subjects of a consumer. Other programs make consumers with one subject, or for all of the stream."""
+    return config.get("filter_subjects") or [config.get("filter_subject") or ">"]
 
 
 def _standing(consumer: dict[str, Any], entry: int, is_stored: bool) -> Standing:

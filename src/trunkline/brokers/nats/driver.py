@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 
 from nats.aio.client import Client
@@ -31,8 +32,11 @@ from trunkline.brokers.nats.refusals import (
 from trunkline.brokers.nats.store import NatsStore
 from trunkline.brokers.nats.straight import without_waiting
 from trunkline.errors import EngineUnavailable, Unsupported
-from trunkline.topic import covers, overlaps
+from trunkline.topic import NEVER_DURABLE, covers, overlaps
 
+log = logging.getLogger("trunkline.connection")
+
+NO_RESPONDERS = "503"
 WITH_STORE = frozenset({Feature.GROUPS, Feature.DURABLE, Feature.STORED, Feature.CHANNELS})
 
 
@@ -57,6 +61,8 @@ class NatsDriver:
         self._me = ""
         self._topics: dict[int, str] = {}
         """The topics of batches that are being stored."""
+        self._unheard: set[int] = set()
+        """Batches of requests that are being stored, on topics without connected subscribers."""
         self._subscriptions: dict[int, list[Subscription]] = {}
         self._by_sid: dict[int, int] = {}
 
@@ -96,6 +102,7 @@ class NatsDriver:
         self._marks.connected()
         self._directory.connected()
         self._topics.clear()
+        self._unheard.clear()
         self._subscriptions.clear()
         self._by_sid.clear()
         listen = self._link.listen
@@ -141,12 +148,21 @@ class NatsDriver:
         self._publish(self._names.prefix + topic, data, f"{self._link.inbox}.p.{number}")
         self._marks.sent(number, len(data))
 
-    def publish_open(self, number: int, topic: str, payload: bytes, headers: dict[str, str]) -> None:
-        self._publish(topic, payload, headers=headers)
-        self._marks.sent(number, len(payload))
+    def publish_open(
+        self, number: int, topic: str, messages: list[tuple[bytes, dict[str, str]]], *, asks: bool
+    ) -> None:
+        # Other programs take a subject for answers as a request, so only requests have one.
+        reply = f"{self._link.inbox}.p.{number}" if asks else ""
+        for payload, headers in messages:
+            self._publish(topic, payload, reply, headers)
+        self._marks.sent(number, sum(len(payload) for payload, _ in messages))
 
-    def store(self, number: int, topic: str, data: bytes, name: str) -> None:
+    def store(self, number: int, topic: str, data: bytes, name: str, *, asks: bool) -> None:
         self._topics[number] = topic
+        if asks:
+            # The stream answers on the topic itself.
+            self._unheard.discard(number)
+            self._publish(self._names.listens + topic, b"", f"{self._link.inbox}.l.{number}")
         self._publish(self._names.prefix + topic, data, f"{self._link.inbox}.s.{number}", {"Nats-Msg-Id": name})
 
     def store_open(self, number: int, topic: str, messages: list[tuple[bytes, dict[str, str]]], name: str) -> None:
@@ -163,7 +179,11 @@ class NatsDriver:
         if kind == "m":
             self._marks.came_back(int(number))
         elif kind == "p":
-            self._events.unheard(int(number))
+            if _nobody(message):
+                self._events.unheard(int(number))
+        elif kind == "l":
+            if _nobody(message):
+                self._unheard.add(int(number))
         elif kind == "s":
             self._was_stored(int(number), message)
         elif kind == "o":
@@ -178,8 +198,21 @@ class NatsDriver:
         if (error := of_answer(answer)) is not None:
             self._events.not_stored(number, of_storing(error, self._topics.pop(number, "?")))
             return
-        self._topics.pop(number, None)
-        self._events.stored(number, int(answer["seq"]))
+        topic, entry = self._topics.pop(number, ""), int(answer["seq"])
+        if number in self._unheard:
+            self._unheard.remove(number)
+            self._link.start(self._find_place(number, entry, topic))
+        else:
+            self._events.stored(number, entry)
+
+    async def _find_place(self, number: int, entry: int, topic: str) -> None:
+        """Confirm a stored batch of requests whose topic had no connected subscribers."""
+        try:
+            served = await self._consumers.keeps(topic)
+        except (EngineUnavailable, JetStreamRefused) as error:
+            log.warning("%s: it is not known whether a durable subscription takes %s: %s", self.url, topic, error)
+            served = True
+        self._events.stored(number, entry, served=served)
 
     # Plain subscriptions
 
@@ -195,6 +228,8 @@ class NatsDriver:
 
         try:
             made = [self._link.listen(prefix + pattern, arrived)]
+            if not any(covers(each, pattern) for each in NEVER_DURABLE):
+                made.append(self._link.answer_for(self._names.listens + pattern))
             for each in self._settings.open:
                 if overlaps(each, pattern):
                     made.append(self._link.listen(pattern if covers(each, pattern) else each, open_arrived))
@@ -260,6 +295,9 @@ class NatsDriver:
     async def forget(self, role: str) -> bool:
         return await self._consumers.forget(role)
 
+    async def places(self) -> list[str]:
+        return await self._consumers.patterns()
+
     async def standings(self, topic: str, number: int, without: set[str]) -> dict[str, Standing]:
         return await self._consumers.standings(topic, number, without)
 
@@ -295,3 +333,8 @@ class NatsDriver:
 
     async def is_connected(self, address: str) -> bool:
         return await self._consumers.owners.is_connected(address)
+
+
+def _nobody(message: Msg) -> bool:
+    """Whether an answer is that of the server: nobody listens. A stream or another program may answer, too."""
+    return (message.headers or {}).get("Status") == NO_RESPONDERS

@@ -25,6 +25,8 @@ from trunkline.errors import EngineUnavailable
 log = logging.getLogger("trunkline.connection")
 
 CLOSE_S = 2.0
+ONE_OF_ALL = "any"
+"""A queue group of NATS: one of its members gets a message."""
 CLOSED = "the server closed it: it was stopped, or this process reads too slowly for the max_pending of the server"
 """The server does not report which of the two it was."""
 
@@ -167,6 +169,11 @@ class NatsLink:
         """Subscribe to a subject. Raises EngineUnavailable."""
         with translated(self.url):
             return listen(self.required(), subject, handle)
+
+    def answer_for(self, subject: str) -> Subscription:
+        """Subscribe to a subject only so that the server does not report that nobody does. Raises EngineUnavailable."""
+        with translated(self.url):
+            return listen(self.required(), subject, lambda message: None, ONE_OF_ALL)
 
     async def request(
         self, subject: str, data: bytes, headers: dict[str, str] | None = None, timeout_s: float = 0.0

@@ -17,6 +17,8 @@ class NatsNames:
         self.again = f"{namespace}-again."
         self.kept = f"{namespace}-kept"
         self.control = f"{namespace}-ctl."
+        self.listens = f"{self.control}listens."
+        """Every subscription also listens here, where no stream stores: so the server tells whether a topic has one."""
         self.stream = f"{namespace}-messages"
         self.open = f"{namespace}-open"
         """The stream of open topics that are durable."""

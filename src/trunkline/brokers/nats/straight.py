@@ -108,13 +108,13 @@ def _handle_alone(connection: Client, data: bytes) -> bool:
     return True
 
 
-def listen(connection: Client, subject: str, handle: Handle) -> Subscription:
+def listen(connection: Client, subject: str, handle: Handle, queue: str = "") -> Subscription:
     """Subscribe without waiting."""
 
     async def later(message: Msg) -> None:
         handle(message)
 
-    made: Subscription = without_waiting(connection.subscribe(subject, cb=later))
+    made: Subscription = without_waiting(connection.subscribe(subject, queue, cb=later))
     if _has_queue(made):
         made._pending_queue = _StraightQueue(made, handle)
     return made

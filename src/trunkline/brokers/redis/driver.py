@@ -201,8 +201,14 @@ class RedisDriver:
             matches(own, topic) for own in (*NEVER_DURABLE, *self.settings.open)
         )
 
-    def publish_open(self, number: int, topic: str, payload: bytes, headers: dict[str, str]) -> None:
+    def publish_open(
+        self, number: int, topic: str, messages: list[tuple[bytes, dict[str, str]]], *, asks: bool
+    ) -> None:
+        left = len(messages)
+
         def done(reply: Reply) -> None:
+            nonlocal left
+            left -= 1
             if isinstance(reply, LinkEnded):
                 return
             if isinstance(reply, Exception):
@@ -210,18 +216,16 @@ class RedisDriver:
                 return
             if not reply:
                 self.events.unheard(number)
-            if is_last:
+            if not left:
                 self.events.sent(number)
 
-        # A batch is sent when its last message is sent.
-        _, _, size, index = headers["trunkline-place"].split("-")
-        is_last = int(index) == int(size) - 1
-        self.session.call(done, "PUBLISH", topic, open_events.write(payload, headers))
+        for payload, headers in messages:
+            self.session.call(done, "PUBLISH", topic, open_events.write(payload, headers))
 
     def store_open(self, number: int, topic: str, messages: list[tuple[bytes, dict[str, str]]], name: str) -> None:
         raise Unsupported(self.name, "durable open topics")
 
-    def store(self, number: int, topic: str, data: bytes, name: str) -> None:
+    def store(self, number: int, topic: str, data: bytes, name: str, *, asks: bool) -> None:
         def done(reply: Reply) -> None:
             if isinstance(reply, LinkEnded):
                 # The batch is sent again on the next connection.
@@ -230,15 +234,15 @@ class RedisDriver:
                 if not self.forgot_scripts(reply):
                     self.events.not_stored(number, of_storing(reply, topic))
             elif copies:
-                self._await_copies(number, reply[0], copies)
+                self._await_copies(number, reply[0], copies, served=not asks or reply[1] > 0)
             else:
-                self.events.stored(number, reply[0])
+                self.events.stored(number, reply[0], served=not asks or reply[1] > 0)
 
         copies = self.settings.replicas - 1
         window_ms = SAME_MS if decode(data)[0].resent else 0
         self.session.script(done, scripts.STORE, topic, data, name, window_ms)
 
-    def _await_copies(self, number: int, entry: int, copies: int) -> None:
+    def _await_copies(self, number: int, entry: int, copies: int, *, served: bool) -> None:
         """Confirm a batch when this many replicas also have it."""
 
         def done(reply: Reply) -> None:
@@ -249,7 +253,7 @@ class RedisDriver:
                 log.warning("%s: a batch was not confirmed (%s) and is sent again", self.url, found)
                 self.events.not_stored(number, None)
             else:
-                self.events.stored(number, entry)
+                self.events.stored(number, entry, served=served)
 
         self.session.call(done, "WAIT", copies, COPY_MS)
 
@@ -376,6 +380,9 @@ class RedisDriver:
 
     async def forget(self, role: str) -> bool:
         return bool(await self.session.run(place_scripts.CLOSE, role))
+
+    async def places(self) -> list[str]:
+        return [each.decode()[2:] for each in await self.session.ask("HVALS", f"{self.prefix}:places")]
 
     async def standings(self, topic: str, number: int, without: set[str]) -> dict[str, Standing]:
         entry, index = number_parts(number)

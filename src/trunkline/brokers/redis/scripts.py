@@ -84,10 +84,13 @@ while at do
     end
   end
 end
-local readers = {}
+local readers, kinds = {}, {}
 local places = redis.call('HGETALL', p .. ':places')
 for i = 1, #places, 2 do
-  if matches(string.sub(places[i + 1], 3), topic) then readers[#readers + 1] = places[i] end
+  if matches(string.sub(places[i + 1], 3), topic) then
+    readers[#readers + 1] = places[i]
+    kinds[places[i]] = string.sub(places[i + 1], 1, 1)
+  end
 end
 local before = redis.call('HGET', p .. ':last', topic)
 if not before then
@@ -109,14 +112,18 @@ if added.err then
   if added.err then return added end
 end
 redis.call('HSET', p .. ':last', topic, number)
-redis.call('PUBLISH', p .. ':t:' .. topic, data)
-for _, role in ipairs(readers) do redis.call('PUBLISH', p .. ':g:' .. role, topic) end
-return {number, 0}
+local served = redis.call('PUBLISH', p .. ':t:' .. topic, data)
+for _, role in ipairs(readers) do
+  served = served + redis.call('PUBLISH', p .. ':g:' .. role, topic)
+  if kinds[role] == 'd' then served = served + 1 end
+end
+return {number, served}
 """
 )
 """Store a batch and publish it. ARGV: topic, data, its name, and how far back in ms it may have been stored already.
 
-Returns the number of its entry, and whether it was stored before.
+Returns the number of its entry, and how many can take it: connections with subscribers, and durable places. If it was
+stored before, that is not known, and counts as one.
 """
 
 KEEP = """

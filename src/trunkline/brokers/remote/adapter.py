@@ -225,10 +225,10 @@ class Shared(Protocol):
     def give_way(self) -> None:
         """Urgent messages pass through the broker: let other processes run after each of the next large batches."""
 
-    def unserved(self, batch: int, nearest: Sequence[str]) -> None:
-        """Called when no subscriber received the requests of a batch that is not `taken` yet.
+    def unserved(self, batch: int) -> Callable[[Sequence[str]], None]:
+        """Called when nobody can answer the requests of a batch that is not `taken` yet.
 
-        `nearest` are similar topics with subscribers.
+        Returns the function that fails them. Its argument are similar topics with subscribers.
         """
 
     def rejected(self, batch: int, error: Callable[[], Refused]) -> None:

@@ -614,14 +614,17 @@ class Outbox:
             self._count_out(sent)
             self._fail(sent.pending, error)
 
-    def unserved(self, number: int, nearest: Sequence[str]) -> None:
+    def unserved(self, number: int) -> Callable[[Sequence[str]], None]:
         """See `Shared.unserved`."""
         sent = self._sent.get(number)
-        if sent is not None and sent.asks:
-            for message in sent.pending.messages:
-                if message.type in ASKING:
-                    for report in self.on_unserved:
-                        report(message, nearest)
+        asked = [] if sent is None else [each for each in sent.pending.messages if each.type in ASKING]
+
+        def fail(nearest: Sequence[str]) -> None:
+            for message in asked:
+                for report in self.on_unserved:
+                    report(message, nearest)
+
+        return fail
 
     def _count_out(self, sent: SentBatch) -> None:
         sent.lane.in_flight -= sent.size

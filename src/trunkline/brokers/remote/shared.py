@@ -41,7 +41,7 @@ class SharedConnection:
         self._key: Hashable = None
         self.topic_changed: Callable[[TopicTerms], None] = self.outbox.topic_changed
         self.give_way: Callable[[], None] = self.outbox.give_way
-        self.unserved: Callable[[int, Sequence[str]], None] = self.outbox.unserved
+        self.unserved: Callable[[int], Callable[[Sequence[str]], None]] = self.outbox.unserved
         self.taken: Callable[[Sequence[tuple[int, int, int]], Mapping[int, list[Rejection]]], None] = self.outbox.taken
         self.rejected: Callable[[int, Callable[[], Refused]], None] = self.outbox.rejected
         self.writable: Callable[[], None] = self.outbox.writable
