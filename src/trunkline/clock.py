@@ -77,6 +77,10 @@ class Ids:
             return self.open(now_ns)
         return next(self.block, None) or self.open(now_ns)
 
+    def reserve(self, count: int, now_ns: int) -> list[str]:
+        """Up to `count` ids of one block, but at least one. They may be used until `ends_ns`."""
+        return [self.next(now_ns), *islice(self.block, count - 1)]
+
     def take(self, count: int, now_ns: int) -> list[str]:
         """Several ids at once."""
         ids = [self.next(now_ns)] if count else []

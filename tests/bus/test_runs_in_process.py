@@ -57,6 +57,40 @@ async def test_a_burst_becomes_a_run_and_is_taken_in_order(simulation: Simulatio
         assert (account.accepted, account.delivered, account.in_flight) == (1000, 1000, 0)
 
 
+async def test_ids_of_a_run_are_unique_and_ascend_with_time(simulation: Simulation) -> None:
+    chance = random.Random(1)
+    async with connect(simulation) as bus, bus.subscribe(TOPIC) as stream:
+        ids: list[str] = []
+        for number in range(3000):
+            match chance.randrange(200):
+                case 0:
+                    # The ids that the run has reserved are too old then.
+                    await asyncio.sleep(0.002)
+                case 1:
+                    ids.append(await bus.publish(TOPIC, b"%d" % number, sender="me"))
+                    continue
+                case 2:
+                    bus.stats()
+            ids.append(await bus.publish(TOPIC, b"%d" % number))
+        assert ids == sorted(set(ids))
+        taken = await take(stream, 3000)
+        assert [message.id for message in taken] == ids
+        for message in taken:
+            made_ms = int(message.id[:13].replace("-", ""), 16)
+            assert 0 <= message.timestamp_ns // 1_000_000 - made_ms <= 1
+
+
+async def test_a_closed_bus_appends_nothing_to_its_open_run(simulation: Simulation) -> None:
+    async with connect(simulation) as there, there.subscribe(TOPIC) as stream:
+        async with tl.Bus(there.broker) as bus:
+            await burst(bus, 300)
+            assert stream.inbox.run is not None
+        with pytest.raises(tl.BusClosed):
+            await bus.publish(TOPIC, b"300")
+        assert numbers(await take(stream, 300)) == list(range(300))
+        assert stream.depth == 0
+
+
 async def test_whoever_looks_sees_every_message_of_a_run(simulation: Simulation) -> None:
     async with connect(simulation) as bus, bus.subscribe(TOPIC) as stream:
         ids = await burst(bus, 100)

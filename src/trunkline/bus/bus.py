@@ -44,7 +44,7 @@ from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.options import Delivery, DeliveryOptions
 from trunkline.delivery.plain_run import NO_RUN, PlainRun
 from trunkline.delivery.requests import OrphanBox
-from trunkline.delivery.route import offer
+from trunkline.delivery.route import Unsettled, offer
 from trunkline.errors import (
     BusClosed,
     InvalidSettings,
@@ -157,51 +157,68 @@ class Bus:
         policy refuses the message. If it is cancelled while it waits, the message is dropped for the subscribers whose
         inboxes were full.
         """
-        lane = self._known.get(topic)
-        if lane is None or fields:
-            publisher = self._publisher
-            if "trace" in fields and self.hooks:
-                lane = None
-            elif self._head is not None:
-                lane = self._lanes.get(topic)
-            message = publisher.message(topic, payload, fields)
-            if "type" in fields and message.type in _LINKING:
-                return self._take_link(message)
-            if lane is None or lane.plain is None:
-                return await publisher.publish(message, lane)
-            if (waiting := self._publish_now(message, lane)) is not None:
-                await waiting
-            return message.id
-        # Functions in attributes are called from a local name: otherwise CPython looks for a method first.
-        current = self._current
-        if current is not None and (context := current(None)) is not None and context:
-            if self._head is None or context is not self._head.unsampled:
-                return await self._publisher.publish(self._publisher.message(topic, payload, fields))
-            return await self._publisher.publish_unsampled(topic, payload, lane, self._publish_now)
+        run = self._traffic.run
+        if topic == run.topic and run.room and not fields and self._current is None:
+            # The lane is valid: otherwise the run would be closed.
+            lane: Any = run.lane
+        else:
+            lane = self._known.get(topic)
+            if lane is None or fields:
+                publisher = self._publisher
+                if "trace" in fields and self.hooks:
+                    lane = None
+                elif self._head is not None:
+                    lane = self._lanes.get(topic)
+                message = publisher.message(topic, payload, fields)
+                if "type" in fields and message.type in _LINKING:
+                    return self._take_link(message)
+                if lane is None or lane.plain is None:
+                    return await publisher.publish(message, lane)
+                if (waiting := self._publish_now(message, lane)) is not None:
+                    await waiting
+                return message.id
+            # Functions in attributes are called from a local name: otherwise CPython looks for a method first.
+            current = self._current
+            if current is not None and (context := current(None)) is not None and context:
+                if self._head is None or context is not self._head.unsampled:
+                    return await self._publisher.publish(self._publisher.message(topic, payload, fields))
+                return await self._publisher.publish_unsampled(topic, payload, lane, self._publish_now)
         # The fast path for a message without additional fields: `BusPublisher.put`, `Route.put` and `Traffic.accept`,
         # inlined. tests/bus/test_twin.py checks that both paths give the same result. The benchmarks measure this code.
         if type(payload) is bytes:
             content_type = RAW
         else:
             payload, content_type = encode(payload, self.settings.content_type)
+            # A function that encodes the payload may have read the counters, which ends the run.
+            run = self._traffic.run
         if len(payload) > self._small:
             return await self._publisher.publish(
                 self._publisher.message(topic, payload, {"content_type": content_type}), self._lanes.get(topic)
             )
-        # From local names, for the same reason.
-        time_ns, ids = self._time_ns, self._ids
+        # From a local name, for the same reason.
+        time_ns = self._time_ns
         now_ns = time_ns()
-        try:
-            message_id: str = next(ids.block) if now_ns <= ids.ends_ns else self._open_ids(now_ns)
-        except StopIteration:
-            message_id = self._open_ids(now_ns)
+        if run.lane is lane and run.content_type == content_type:
+            payloads = run.payloads
+            at = len(payloads)
+            if at < run.reserved and now_ns <= run.ends_ns:
+                payloads.append(payload)
+                run.times.append(now_ns)
+                return run.ids[at]
+            if at < run.room:
+                return self._append(run, payload, now_ns)
+        published = self._publish_alone(lane, topic, payload, now_ns, content_type)
+        return published if published.__class__ is str else await published  # type: ignore[misc]  # else an awaitable
+
+    def _publish_alone(
+        self, lane: Any, topic: str, payload: bytes, now_ns: int, content_type: str
+    ) -> str | Awaitable[str]:
+        """The rest of `publish` for a message that does not fit the current run: it starts another, or is built.
+
+        Not a part of `publish` itself: its local variables would make that coroutine too large for the fast allocator.
+        """
         traffic = self._traffic
         run = traffic.run
-        if run.lane is lane and run.content_type == content_type and len(run.ids) < run.room:
-            run.ids.append(message_id)
-            run.payloads.append(payload)
-            run.times.append(now_ns)
-            return message_id
         if run is not NO_RUN:
             traffic.end_run()
         inboxes = lane.plain
@@ -210,17 +227,19 @@ class Bus:
             if run_lane is not lane:
                 self._run_lane = None
             elif (begun := self._begin_run(lane, run, content_type)) is not None:
-                begun.ids.append(message_id)
-                begun.payloads.append(payload)
-                begun.times.append(now_ns)
-                return message_id
+                return self._append(begun, payload, now_ns)
+        ids = self._ids
+        try:
+            message_id: str = next(ids.block) if now_ns <= ids.ends_ns else self._open_ids(now_ns)
+        except StopIteration:
+            message_id = self._open_ids(now_ns)
         head = self._head
         if head is not None:
             if left := head.left:
                 head.left = left - 1
             else:
                 made = message_id, topic, payload, now_ns, content_type
-                return await self._publisher.publish_sampled(made, lane, head, self._publish_now)
+                return self._publisher.publish_sampled(made, lane, head, self._publish_now)
         remember = self._remember
         if inboxes is None:
             # The second consecutive message on another lane starts a run.
@@ -228,8 +247,7 @@ class Bus:
             message = draft(message_id, topic, payload, now_ns, 0, self.name, content_type)
             seal(message, "__class__", Message)
             if not lane.immediate or not lane.put_now(message):
-                await self._publisher.put(lane, (message,), alike=True)
-                return message_id
+                return self._put(lane, message)
             traffic.total += 1
             remember(message)
             if not lane.has_subscribers:
@@ -279,14 +297,21 @@ class Bus:
             unsettled = offer(message, (*(full or ()), *lane.special))
             if unsettled is not None:
                 self._eager.wake_all()
-                try:
-                    await unsettled.settle(self.broker.settings.backpressure)
-                except Refused as error:
-                    traffic.fail(error)
-                    raise
-                return message_id
+                return self._settle(message_id, unsettled)
         if told:
             self._eager.run_once()
+        return message_id
+
+    async def _put(self, lane: Lane, message: Message) -> str:
+        await self._publisher.put(lane, (message,), alike=True)
+        return message.id
+
+    async def _settle(self, message_id: str, unsettled: Unsettled) -> str:
+        try:
+            await unsettled.settle(self.broker.settings.backpressure)
+        except Refused as error:
+            self._traffic.fail(error)
+            raise
         return message_id
 
     def _begin_run(self, lane: Any, last: PlainRun, content_type: str) -> PlainRun | None:
@@ -331,6 +356,11 @@ class Bus:
         if in_a_row and lane.all_plain and len(lane.plain[0].queue) > WATCH:
             self._run_lane = lane
         self._watched = lane.published, number, lane
+
+    def _append(self, run: PlainRun, payload: bytes, now_ns: int) -> str:
+        """Append a message to a run that may have no reserved ids. Checks for a foreign event loop, too."""
+        self._life.check_loop()
+        return run.append(self._ids, payload, now_ns)
 
     def _open_ids(self, now_ns: int) -> str:
         """The first id of the next block. The check for a foreign event loop is done here, once per block."""
@@ -920,6 +950,7 @@ class Bus:
         if self._door is not None:
             await self._door.aclose(drain_s)
         self._lanes = self._known = {}
+        self._traffic.end_run()
         self._publisher.close()
 
     async def _end(self) -> None:

@@ -11,8 +11,12 @@ from itertools import repeat
 from operator import length_hint
 from typing import Protocol
 
+from trunkline.clock import Ids
 from trunkline.message import Message
 from trunkline.unchecked import number_all, seal, unchecked, unchecked_many
+
+FEW_IDS = 4
+"""A run first reserves this many ids, and then always three times its length: short runs waste few of them."""
 
 
 class RunLane(Protocol):
@@ -33,7 +37,7 @@ class RunSampling(Protocol):
 
 
 class PlainRun:
-    """The bus may append to its columns while it is shorter than `room`. The lane counts the run when it is closed."""
+    """The bus may append to it while it is shorter than `room`. The lane counts the run when it is closed."""
 
     __slots__ = (
         "_closed",
@@ -42,26 +46,35 @@ class PlainRun:
         "_wanted",
         "content_type",
         "decided",
+        "ends_ns",
         "ids",
         "lane",
         "payloads",
+        "reserved",
         "room",
         "routed",
         "sampling",
         "sender",
         "times",
+        "topic",
         "traces",
     )
 
     def __init__(self, lane: RunLane | None, sender: str, content_type: str, room: int) -> None:
         self.lane = lane
+        self.topic = "" if lane is None else lane.topic
         self.routed = lane is None or lane.has_subscribers
         self.sender = sender
         self.content_type = content_type
         self.room = room
         """The maximum length; 0 when the run is closed, or must be closed before the next message."""
         self._closed = lane is None
+        self.reserved = 0
+        """`Bus.publish` may append a payload and a time directly while the run is shorter than this, until `ends_ns`.
+        The message gets the id at its index. 0 when the run is closed."""
+        self.ends_ns = 0
         self.ids: list[str] = []
+        """The ids of its messages. An open run also has those that are reserved for the next messages."""
         self.payloads: list[bytes] = []
         self.times: list[int] = []
         self.traces: dict[int, str] = {}
@@ -75,26 +88,39 @@ class PlainRun:
         """The number of messages that the holders of parts have not opened, in total."""
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.payloads)
 
-    @property
-    def topic(self) -> str:
-        return "" if self.lane is None else self.lane.topic
+    def append(self, ids: Ids, payload: bytes, now_ns: int) -> str:
+        """Append a message, and return its id. Reserves ids for the next messages: in blocks they take half as long."""
+        at = len(self.payloads)
+        if at >= self.reserved or now_ns > self.ends_ns:
+            del self.ids[at:]
+            self.ids += ids.reserve(min(max(FEW_IDS, 3 * at), self.room - at), now_ns)
+            self.reserved, self.ends_ns = len(self.ids), ids.ends_ns
+        self.payloads.append(payload)
+        self.times.append(now_ns)
+        return self.ids[at]
 
     def extend(self, ids: Sequence[str], payloads: Sequence[bytes], now_ns: int) -> None:
-        """Append messages that are not sampled. `Bus.publish` appends the others directly."""
+        """Append messages that are not sampled, and have ids."""
         if self.sampling is not None:
             self.sampling.decide(self)
+        self._release_ids()
         self.ids += ids
         self.payloads += payloads
         self.times += repeat(now_ns, len(ids))
-        self.decided = len(self.ids)
+        self.decided = len(self.payloads)
+
+    def _release_ids(self) -> None:
+        self.reserved = 0
+        del self.ids[len(self.payloads) :]
 
     def close(self) -> None:
         """Close the run: nothing more is appended, and the lane counts it."""
         if not self._closed and self.lane is not None:
             self._closed = True
             self.room = 0
+            self._release_ids()
             if self.sampling is not None:
                 self.sampling.decide(self)
             self.lane.count_run(self)

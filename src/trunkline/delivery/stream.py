@@ -322,7 +322,7 @@ class Stream:
             inbox.room = 0
             if inbox.run is not None:
                 # Closed by the next publish, not now: this may be called in the middle of one.
-                inbox.run.room = 0
+                inbox.run.room = inbox.run.reserved = 0
             if inbox.parked:
                 parked = inbox.parked[0].entered
                 parked.get_loop().call_soon_threadsafe(inbox.leave or Inbox.close, inbox)
