@@ -27,12 +27,12 @@ from trunkline.spark.tables.channel_contracts import Finder, belongs, contracts,
 from trunkline.spark.tables.conversations import Hints, climbed
 from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.spark.tables.payloads import texts
-from trunkline.spark.tables.table import BuiltTable, ChannelContract
+from trunkline.spark.tables.table import ChannelContract, QueryTable
 
 SEEDS = (2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, *range(3, 11))))
 
 
-def rows_of(table: BuiltTable, made: DataFrame) -> list[Row]:
+def rows_of(table: QueryTable, made: DataFrame) -> list[Row]:
     assert made.columns == [column.name for column in table.own_columns]
     assert made.dtypes == table.shape(made).dtypes
     return [row.asDict(recursive=True) for row in made.collect()]
@@ -42,7 +42,7 @@ def ordered(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=repr)
 
 
-def made(spark: SparkSession, table: BuiltTable, given: Traffic, hours: list[datetime] | None = None) -> list[Row]:
+def made(spark: SparkSession, table: QueryTable, given: Traffic, hours: list[datetime] | None = None) -> list[Row]:
     return ordered(rows_of(table, table.build(inputs(spark, given, hours))))
 
 

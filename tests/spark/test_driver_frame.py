@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.traffic import inputs, traffic
-from trunkline.spark.tables import deliveries
-from trunkline.spark.tables.driver_frame import driver_frame
+from trunkline.spark.tables import orphans
+from trunkline.spark.tables.driver_frame import arrow_frame, driver_frame
 
 DDL = "number int, name string, at timestamp, extra map<string,string>, several array<long>"
 
@@ -28,8 +29,13 @@ def test_rows_are_what_was_given(spark: SparkSession) -> None:
     assert nothing.schema.simpleString() == driver_frame(spark, given, DDL).schema.simpleString()
 
 
+def test_empty_chunks_before_the_rows_change_nothing(spark: SparkSession) -> None:
+    rows = pa.table({"n": pa.chunked_array([[], [], [1, 2]], pa.int64())})
+    assert sorted(row["n"] for row in arrow_frame(spark, rows).collect()) == [1, 2]
+
+
 def test_no_python_worker_is_needed(spark: SparkSession) -> None:
-    built = deliveries.build(inputs(spark, traffic(seed=3, size=20)))
+    built = orphans.build(inputs(spark, traffic(seed=3, size=20)))
     for rows in (driver_frame(spark, [], DDL), built):
         assert "LocalTableScan" in plan_of(rows)
         assert "ExistingRDD" not in plan_of(rows), "rows that pass through Python workers"

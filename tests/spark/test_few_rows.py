@@ -45,7 +45,7 @@ def test_tables_are_the_same_whether_rows_are_few_or_many(
     assert by_driver == by_spark
     empty = {name for name, rows in by_spark.items() if not rows}
     assert empty <= {"conformance", "anomalies", "slow_consumers"}, "so little was compared"
-    written = [next(each.glob("deliveries/**/*.parquet")) for each in (warehouse, place)]
+    written = [next(each.glob("requests/**/*.parquet")) for each in (warehouse, place)]
     by = [pq.read_metadata(path).created_by.partition(" ")[0] for path in written]
     assert by == ["parquet-cpp-arrow", "parquet-mr"]
 

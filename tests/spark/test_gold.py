@@ -24,7 +24,7 @@ from trunkline.spark.tables import (
     topic_minute,
 )
 from trunkline.spark.tables.sketches import merged
-from trunkline.spark.tables.table import BuiltTable, Inputs
+from trunkline.spark.tables.table import Inputs, QueryTable
 from trunkline.spark.tables.traffic import traffic as counted
 
 pytestmark = pytest.mark.long
@@ -62,7 +62,7 @@ def given(
     return all_of._replace(fates=frame(spark, about, FATES))
 
 
-def rows_of(table: BuiltTable, inputs: Inputs) -> list[Row]:
+def rows_of(table: QueryTable, inputs: Inputs) -> list[Row]:
     made = table.build(inputs)
     assert made.columns == [column.name for column in table.own_columns]
     assert made.dtypes == table.shape(made).dtypes
@@ -92,7 +92,7 @@ def part(rows: list[Row], hours: list[datetime]) -> list[Row]:
 
 
 Truth = Callable[[Traffic], list[Row]]
-MINUTES: list[tuple[BuiltTable, Truth, str]] = [
+MINUTES: list[tuple[QueryTable, Truth, str]] = [
     (topic_minute.TABLE, truth.topic_minute, "topic"),
     (sender_minute.TABLE, truth.sender_minute, "sender"),
     (subscriber_minute.TABLE, truth.subscriber_minute, "subscriber"),
@@ -102,7 +102,7 @@ MINUTES: list[tuple[BuiltTable, Truth, str]] = [
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("table", "wanted", "who"), MINUTES, ids=[table.name for table, _, _ in MINUTES])
 def test_minutes_are_what_plain_python_makes_of_them(
-    spark: SparkSession, table: BuiltTable, wanted: Truth, who: str, seed: int
+    spark: SparkSession, table: QueryTable, wanted: Truth, who: str, seed: int
 ) -> None:
     random = set_back(traffic(seed, SIZE))
     hours = some_hours(random, seed)

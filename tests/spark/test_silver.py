@@ -1,8 +1,7 @@
-"""Deliveries, requests, orphans and dead letters against plain Python on random traffic, and corner cases by hand."""
+"""Requests, orphans and dead letters against plain Python on random traffic, and corner cases by hand."""
 
 from __future__ import annotations
 
-import random
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,12 +13,25 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark import truth_silver as truth
-from tests.spark.traffic import START, Row, Traffic, frame, inputs, message, own_ddl, traffic
+from tests.spark.traffic import (
+    START,
+    Row,
+    Traffic,
+    fate,
+    frame,
+    inputs,
+    message,
+    messages,
+    ordered,
+    own_ddl,
+    some_hours,
+    traffic,
+)
 from trunkline.spark.settings import PipelineSettings
 from trunkline.spark.tables import conversations, dead_letters, deliveries, orphans, requests
 from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.spark.tables.patterns import matching
-from trunkline.spark.tables.table import BuiltTable
+from trunkline.spark.tables.table import QueryTable
 from trunkline.topic import matches
 
 pytestmark = pytest.mark.long
@@ -30,7 +42,7 @@ SETTINGS = PipelineSettings()
 
 def made(
     spark: SparkSession,
-    table: BuiltTable,
+    table: QueryTable,
     given: Traffic,
     hours: list[datetime] | None = None,
     settings: PipelineSettings = SETTINGS,
@@ -44,33 +56,11 @@ def made(
     return ordered(row.asDict() for row in table.shape(rows).collect())
 
 
-def ordered(rows: Any) -> list[Row]:
-    return sorted((dict(sorted(row.items())) for row in rows), key=repr)
-
-
-def some_hours(given: Traffic, seed: int) -> list[datetime]:
-    """Some of them, with others in between."""
-    hours = given.hours()
-    chosen = [hour for number, hour in enumerate(hours) if (number + seed) % 2]
-    assert 0 < len(chosen) < len(hours)
-    return chosen
-
-
-def check(spark: SparkSession, table: BuiltTable, given: Traffic, expected: list[Row], seed: int) -> None:
+def check(spark: SparkSession, table: QueryTable, given: Traffic, expected: list[Row], seed: int) -> None:
     assert expected, "the traffic shows nothing"
     assert made(spark, table, given) == ordered(expected)
     hours = some_hours(given, seed)
     assert made(spark, table, given, hours) == ordered(row for row in expected if row["hour"] in hours)
-
-
-def fate(number: int, subscriber: str, kind: str, first: int, last: int, count: int = 0, **fields: Any) -> Row:
-    row = {"number": number, "subscriber": subscriber, "pattern": ">", "fate": kind, "first": first, "last": last}
-    row |= {"count": count or last - first + 1, "reason": "", "time": START + timedelta(seconds=number)}
-    return row | fields
-
-
-def messages(*seqs: int, **fields: Any) -> list[Row]:
-    return [message(seq, START + timedelta(milliseconds=seq), **fields) for seq in seqs]
 
 
 # Patterns
@@ -95,86 +85,6 @@ def test_topics_match_patterns_as_they_do_on_the_bus(spark: SparkSession) -> Non
         assert found == sorted((each, topic) for each in patterns for topic in topics if matches(each, topic))
 
     agree()
-
-
-# Deliveries
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_deliveries_are_what_the_fates_say(spark: SparkSession, seed: int) -> None:
-    given = traffic(seed)
-    expected = truth.deliveries(given)
-    assert {row["fate"] for row in expected} == {"delivered", "filtered", "expired", "dropped", "dead", "refused"}
-    check(spark, deliveries.TABLE, given, expected, seed)
-
-
-def tangle(seed: int, size: int = 60) -> Traffic:
-    """Fates that overlap in every way: ranges of all sizes, wrong patterns, duplicate rows, unordered."""
-    chance = random.Random(seed)
-    seqs = sorted(chance.sample(range(1, 300_000), size // 2)) + list(range(400_000, 400_000 + size // 2))
-    rows = [
-        message(seq, START + timedelta(seconds=30 * place), topic=chance.choice(("a", "a.b", "b")))
-        for place, seq in enumerate(seqs)
-    ]
-    fates = []
-    for number in chance.sample(range(1, 1000), 2 * size):
-        first = chance.choice(seqs) + chance.choice((0, 0, -1, 1))
-        span = chance.choice((1, 1, 2, 16, 17, 256, 257, 4096, 5000, 65_536, 70_000, 500_000))
-        count = span if chance.random() < 0.5 else max(1, span - 1)
-        kind = chance.choice(("delivered", "dropped", "dead"))
-        pattern = chance.choice((">", "a.>", "*", "b", "c"))
-        fates.append(fate(number, chance.choice("xyz"), kind, first, first + span - 1, count, pattern=pattern))
-    return Traffic(rows, fates, [], [])
-
-
-@pytest.mark.parametrize("most", [1_000_000_000, 100], ids=["told apart", "all compared"])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_whatever_rows_lie_over_each_other_one_counts(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int, most: int
-) -> None:
-    monkeypatch.setattr(deliveries, "FEW", most)
-    given = tangle(seed)
-    if most > 1000:
-        # Millions of numbers that ranges share would be listed: only a few are left that do.
-        narrow = [row for row in given.fates if row["last"] - row["first"] < 5000]
-        given = given._replace(fates=narrow)
-    check(spark, deliveries.TABLE, given, truth.deliveries(given), seed)
-
-
-def outcome(spark: SparkSession, fates: list[Row], *seqs: int, **fields: Any) -> dict[tuple[int, str], str]:
-    rows = made(spark, deliveries.TABLE, Traffic(messages(*seqs, **fields), fates, [], []))
-    assert len({(row["seq"], row["subscriber"]) for row in rows}) == len(rows)
-    return {(row["seq"], row["subscriber"]): row["fate"] for row in rows}
-
-
-def test_a_row_of_its_own_counts_more_than_a_range_with_others_between(spark: SparkSession) -> None:
-    fates = [
-        fate(1, "x", "dead", 2, 2),
-        fate(2, "x", "delivered", 1, 4, 3),
-        fate(3, "x", "delivered", 3, 3),
-        fate(4, "x", "dropped", 3, 3),
-    ]
-    found = outcome(spark, fates, 1, 2, 3, 4, 5)
-    assert found == {(1, "x"): "delivered", (2, "x"): "dead", (3, "x"): "dropped", (4, "x"): "delivered"}
-
-
-def test_letters_that_were_replayed_in_a_row_are_delivered(spark: SparkSession) -> None:
-    fates = [fate(1, "x", "dead", 1, 1), fate(2, "x", "dead", 2, 2), fate(3, "x", "delivered", 1, 2)]
-    assert outcome(spark, fates, 1, 2) == {(1, "x"): "delivered", (2, "x"): "delivered"}
-
-
-def test_a_range_says_nothing_of_topics_that_do_not_match(spark: SparkSession) -> None:
-    fates = [
-        fate(1, "x", "delivered", 1, 9, 1, pattern="ticks"),
-        fate(2, "x", "dropped", 1, 9, 1, pattern="orders.*"),
-        fate(3, "y", "delivered", 5, 5, pattern="orders.*"),  # an endpoint gets more than its pattern says
-    ]
-    assert outcome(spark, fates, 5, topic="ticks") == {(5, "x"): "delivered", (5, "y"): "delivered"}
-
-
-def test_without_fates_or_messages_there_are_no_deliveries(spark: SparkSession) -> None:
-    assert outcome(spark, [], 1, 2) == {}
-    assert outcome(spark, [fate(1, "x", "delivered", 1, 9)]) == {}
 
 
 # Requests

@@ -308,5 +308,27 @@ def inputs(
         settings=settings,
         channels=given.channels,
         table=table or missing,
-        settled=lambda: settled((table or missing)("deliveries")),
+        settled=lambda: spark.createDataFrame(settled((table or missing)("deliveries").toArrow())),
     )
+
+
+def ordered(rows: Any) -> list[Row]:
+    return sorted((dict(sorted(row.items())) for row in rows), key=repr)
+
+
+def some_hours(given: Traffic, seed: int) -> list[datetime]:
+    """Some of them, with others in between."""
+    hours = given.hours()
+    chosen = [hour for number, hour in enumerate(hours) if (number + seed) % 2]
+    assert 0 < len(chosen) < len(hours)
+    return chosen
+
+
+def fate(number: int, subscriber: str, kind: str, first: int, last: int, count: int = 0, **fields: Any) -> Row:
+    row = {"number": number, "subscriber": subscriber, "pattern": ">", "fate": kind, "first": first, "last": last}
+    row |= {"count": count or last - first + 1, "reason": "", "time": START + timedelta(seconds=number)}
+    return row | fields
+
+
+def messages(*seqs: int, **fields: Any) -> list[Row]:
+    return [message(seq, START + timedelta(milliseconds=seq), **fields) for seq in seqs]

@@ -18,16 +18,16 @@ import pyarrow.parquet as pq
 
 from trunkline.spark.pipeline import driver_rows
 from trunkline.spark.pipeline.affected import Near
+from trunkline.spark.pipeline.deliver import deliver, hours_about
 from trunkline.spark.pipeline.driver_rows import DriverRows, micros, placed
 from trunkline.spark.pipeline.manifest import StoredFile, hour_of, name_of_number
 from trunkline.spark.pipeline.placement import Numbers
-from trunkline.spark.pipeline.rows import Place, hours_about
-from trunkline.spark.tables import deliveries
+from trunkline.spark.pipeline.rows import Place
+from trunkline.spark.tables import deliveries, settled
 from trunkline.spark.tables.bronze import FATES, MESSAGES
 from trunkline.spark.tables.channel_contracts import Finder
-from trunkline.spark.tables.driver_frame import arrow_schema
+from trunkline.spark.tables.driver_frame import arrow_frame, arrow_schema
 from trunkline.spark.tables.related import related
-from trunkline.spark.tables.settled import settled
 from trunkline.spark.tables.table import ChannelContract, Contents, Held, Table, seconds
 from trunkline.spark.tables.times import HOUR_US, MINUTE_US
 from trunkline.spark.tables.traffic import traffic
@@ -128,6 +128,7 @@ class FewRows:
         self._bronze = bronze
         self.contents = contents
         self._made: dict[str, DataFrame] = {}
+        self._settled = settled.SCHEMA.empty_table()
         self._one_by_one = threading.Lock()
 
     def messages(self, hours: list[str]) -> DataFrame:
@@ -145,7 +146,7 @@ class FewRows:
         return self.given(self._bronze.fates)
 
     def given(self, rows: pa.Table) -> DataFrame:
-        frame = self._spark.createDataFrame(rows)
+        frame = arrow_frame(self._spark, rows)
         # Tells the planner that there is one partition. Not for an empty frame: the planner removes queries on it.
         return frame.coalesce(1) if rows.num_rows else frame
 
@@ -178,8 +179,20 @@ class FewRows:
             self._keep(table, arrow_schema(table.own_ddl).empty_table())
         return self._made[table.name]
 
+    def deliver(self, hours: list[str]) -> dict[str, list[StoredFile]]:
+        files, self._settled = deliver(self._place, hours)
+        parts = [self._read_back(hour, file) for hour, several in files.items() for file in several]
+        schema = arrow_schema(deliveries.TABLE.own_ddl)
+        self._keep(deliveries.TABLE, pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)]))
+        return files
+
+    def _read_back(self, hour: str, file: StoredFile) -> pa.Table:
+        place = self._place
+        rows = pq.ParquetFile(place.warehouse.place_of(deliveries.TABLE.name, place.journal, hour, file)).read()
+        return rows.append_column("hour", pa.array(np.full(rows.num_rows, seconds(hour_of(hour)) * 1_000_000)))
+
     def settled(self) -> DataFrame:
-        return settled(self.made(deliveries.TABLE))
+        return self.given(self._settled)
 
     def hold(self, rows: DataFrame) -> Held:
         found = rows.toArrow()

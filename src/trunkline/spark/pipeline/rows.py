@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
+from trunkline.spark.paths import for_reading
+from trunkline.spark.pipeline.deliver import deliver, hours_about
 from trunkline.spark.pipeline.journals import JournalSource
 from trunkline.spark.pipeline.manifest import JournalState, Manifest, StoredFile
 from trunkline.spark.pipeline.warehouse import Warehouse
 from trunkline.spark.tables import deliveries
 from trunkline.spark.tables.bronze import FATES, MESSAGES
+from trunkline.spark.tables.driver_frame import arrow_frame
 from trunkline.spark.tables.related import related
-from trunkline.spark.tables.settled import settled
 from trunkline.spark.tables.table import Contents, Held, Table, checkpoint
 from trunkline.spark.tables.traffic import traffic
 
@@ -69,6 +72,9 @@ class StepRows(Protocol):
     def made(self, table: Table) -> DataFrame:
         """The rows of a table that were written in this step."""
 
+    def deliver(self, hours: list[str]) -> dict[str, list[StoredFile]]:
+        """Write the deliveries of these hours. Returns the files by hour. They are not committed yet."""
+
     def settled(self) -> DataFrame:
         """See settled.py. Several tables read it, after the deliveries were written."""
 
@@ -90,8 +96,6 @@ class ManyRows:
         self._place = place
         self._written: dict[str, set[str]] = {}
         self._kept: list[DataFrame] = []
-        self._settled: DataFrame | None = None
-        self._one_by_one = threading.Lock()
 
     def messages(self, hours: list[str]) -> DataFrame:
         return self._read(MESSAGES, set(hours))
@@ -108,7 +112,7 @@ class ManyRows:
         return found.where((F.col("last") >= first) & (F.col("first") <= last))
 
     def given(self, rows: pa.Table) -> DataFrame:
-        return self._spark.createDataFrame(rows)
+        return arrow_frame(self._spark, rows)
 
     def write(self, table: Table, rows: DataFrame) -> dict[str, list[StoredFile]]:
         place = self._place
@@ -119,11 +123,19 @@ class ManyRows:
     def made(self, table: Table) -> DataFrame:
         return self._read(table, self._written[table.name])
 
+    def deliver(self, hours: list[str]) -> dict[str, list[StoredFile]]:
+        place = self._place
+        files, counts = deliver(place, hours)
+        self._written[deliveries.TABLE.name] = set(files)
+        with place.warehouse.reports_errors():
+            pq.write_table(counts, self._counts())
+        return files
+
     def settled(self) -> DataFrame:
-        with self._one_by_one:
-            if self._settled is None:
-                self._settled = self._cached(settled(self.made(deliveries.TABLE)))
-            return self._settled
+        return self._spark.read.parquet(for_reading(self._counts()))
+
+    def _counts(self) -> Path:
+        return self._place.warehouse.staging(self._place.manifest.run) / "settled.parquet"
 
     def hold(self, rows: DataFrame) -> Held:
         return checkpoint(rows)
@@ -140,8 +152,3 @@ class ManyRows:
     def _read(self, table: Table, hours: set[str]) -> DataFrame:
         place = self._place
         return place.warehouse.read(self._spark, place.manifest, table, hours, place.journal).drop("journal")
-
-
-def hours_about(state: JournalState, first: int, last: int) -> set[str]:
-    """The hours with fates that may refer to messages with these numbers."""
-    return {hour for hour, span in state.fate_hours.items() if span.meets(first, last)}

@@ -33,7 +33,7 @@ from trunkline.spark.tables import requests
 from trunkline.spark.tables.bronze import FATES, LETTERS, MESSAGES
 from trunkline.spark.tables.catalog import built
 from trunkline.spark.tables.channel_contracts import contracts
-from trunkline.spark.tables.table import BuiltTable, ChannelContract, Inputs, Table
+from trunkline.spark.tables.table import BuiltTable, ChannelContract, Inputs, QueryTable, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -337,7 +337,7 @@ class _Step:
     def _make(self, table: BuiltTable, inputs: Inputs) -> None:
         self._progress(table.name)
         contents = self._rows.contents
-        if self._is_reshaped(table):
+        if isinstance(table, QueryTable) and self._is_reshaped(table):
             # All files of a table have the same columns, so all hours are rebuilt.
             hours = sorted(self.state.hours)
             many = ManyRows(self._spark, self._place)
@@ -345,8 +345,10 @@ class _Step:
             self._note(table, many.write(table, rows), hours)
         elif contents is not None and not table.has_rows(contents):
             self._note(table, {}, self.hours)
-        else:
+        elif isinstance(table, QueryTable):
             self._write(table, table.shape(table.build(inputs)), self.hours)
+        else:
+            self._note(table, self._rows.deliver(self.hours), self.hours)
 
     def _write(self, table: Table, rows: DataFrame, hours: list[str]) -> None:
         self._note(table, self._rows.write(table, rows), hours)

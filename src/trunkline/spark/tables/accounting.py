@@ -29,7 +29,7 @@ from pyspark.sql import functions as F
 
 from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.spark.tables.patterns import matching
-from trunkline.spark.tables.table import GOLD, BuiltTable, Column, Inputs, seconds
+from trunkline.spark.tables.table import GOLD, Column, Inputs, QueryTable, seconds
 
 FATES = ("delivered", "filtered", "expired", "dropped", "dead")
 KEYS = ["subscriber", "topic", "hour"]
@@ -214,7 +214,7 @@ def _unsettled(inputs: Inputs, refused: DataFrame | None, subscribers: DataFrame
     )
 
 
-TABLE = BuiltTable(
+TABLE = QueryTable(
     "accounting",
     GOLD,
     "A row is an hour of a topic for a subscriber, if at least one of the messages has a fate. A row that does not add"

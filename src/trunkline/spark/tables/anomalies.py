@@ -13,7 +13,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from trunkline.spark.tables.table import GOLD, BuiltTable, Column, Inputs
+from trunkline.spark.tables.table import GOLD, Column, Inputs, QueryTable
 from trunkline.spark.tables.times import minute_of
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _row(
     )
 
 
-TABLE = BuiltTable(
+TABLE = QueryTable(
     "anomalies",
     GOLD,
     "A row is a minute in which a topic behaved unusually, compared with the earlier minutes of the same hour, if there"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trunkline.spark.tables.channel_contracts import on_any
 from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.spark.tables.payloads import verdicts
-from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
+from trunkline.spark.tables.table import SILVER, Column, Inputs, QueryTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,7 +28,7 @@ def build(inputs: Inputs) -> DataFrame:
     return TABLE.shape(verdicts(rows, CARRIED, inputs.channels))
 
 
-TABLE = BuiltTable(
+TABLE = QueryTable(
     "conformance",
     SILVER,
     "A row is a message on a channel with a schema, and whether its payload matches, by the rules of the hub",

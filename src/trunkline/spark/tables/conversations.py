@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.spark.tables.related import ANSWERS, REQUEST
-from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Hold, Inputs, checkpoint
+from trunkline.spark.tables.table import SILVER, Column, Hold, Inputs, QueryTable, checkpoint
 from trunkline.spark.tables.times import HOUR_S, hour_number
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ def _distinct(several: str, one: str) -> Expression:
     return F.when(F.size(several) == 1, two.otherwise(F.array(other, first))).otherwise(sorted_).alias(several)
 
 
-TABLE = BuiltTable(
+TABLE = QueryTable(
     "conversations",
     SILVER,
     "A row is a tree of at least two messages that refer to each other: by correlation id, or as request and answer."

@@ -9,7 +9,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from trunkline.delivery.dead_letters import Cause
-from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
+from trunkline.spark.tables.table import SILVER, Column, Inputs, QueryTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -105,7 +105,7 @@ def _gist(reason: str) -> Expression:
     return F.regexp_replace(text, r"\d+", "0")
 
 
-TABLE = BuiltTable(
+TABLE = QueryTable(
     "dead_letters",
     SILVER,
     "A row is a message that a subscriber could not handle, also if it was replayed since",

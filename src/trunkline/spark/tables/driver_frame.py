@@ -25,6 +25,11 @@ def driver_frame(spark: SparkSession, rows: Iterable[Sequence[Any]], ddl: str) -
     return spark.createDataFrame(pa.Table.from_arrays(columns, schema=schema), wanted)
 
 
+def arrow_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    # Spark loses all rows of a table that begins with two empty chunks.
+    return spark.createDataFrame(rows.combine_chunks())
+
+
 def arrow_schema(ddl: str) -> pa.Schema:
     return _arrow(_struct(ddl))
 

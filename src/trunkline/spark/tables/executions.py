@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from trunkline.codec import JSON
 from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.spark.tables.payloads import texts
-from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
+from trunkline.spark.tables.table import SILVER, Column, Inputs, QueryTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -180,7 +180,7 @@ def _outcome() -> list[Expression]:
     ]
 
 
-TABLE = BuiltTable(
+TABLE = QueryTable(
     "executions",
     SILVER,
     "A row is a request to a kernel to execute code, with its reply and outputs. A request whose payload cannot be read"

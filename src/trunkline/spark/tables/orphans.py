@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from trunkline.spark.tables.related import REQUEST
-from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
+from trunkline.spark.tables.table import SILVER, Column, Inputs, QueryTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,7 +46,7 @@ def build(inputs: Inputs) -> DataFrame:
     )
 
 
-TABLE = BuiltTable(
+TABLE = QueryTable(
     "orphans",
     SILVER,
     "A row is an answer that nobody waited for, as long as the journal keeps it: until somebody claims it",

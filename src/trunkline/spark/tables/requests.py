@@ -9,7 +9,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from trunkline.spark.tables.related import ANSWERS, REQUEST
-from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
+from trunkline.spark.tables.table import SILVER, Column, Inputs, QueryTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -101,7 +101,7 @@ def _lowest_answers(met: DataFrame) -> DataFrame:
     return ranked.where("rank = 1").drop("rank").withColumnRenamed("answer", "first")
 
 
-TABLE = BuiltTable(
+TABLE = QueryTable(
     "requests",
     SILVER,
     "A row is a request, with the first answer that somebody waited for; requests that share an id share the answers",

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from trunkline.spark.tables import sketches
 from trunkline.spark.tables.sketches import gathered, percentiles
-from trunkline.spark.tables.table import GOLD, BuiltTable, Column, Inputs
+from trunkline.spark.tables.table import GOLD, Column, Inputs, QueryTable
 from trunkline.spark.tables.times import hour_of, minute_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _requests(requests: DataFrame) -> DataFrame:
     )
 
 
-TABLE = BuiltTable(
+TABLE = QueryTable(
     "sender_minute",
     GOLD,
     "A row is a minute of a sender in which it published something",

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
@@ -38,6 +40,13 @@ def bucket(micros: Expression) -> Expression:
 def bucket_of_ms(name: str) -> Expression:
     """The bucket of a column in milliseconds, as a column `bucket`."""
     return bucket(F.round(F.col(name) * 1000)).alias("bucket")
+
+
+def buckets_of_ms(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The same for Arrow."""
+    micros = pc.round(pc.multiply(values, 1000.0))
+    found = pc.ceil(pc.multiply(pc.ln(micros), float(PER_E)))
+    return pc.if_else(pc.greater_equal(micros, 1.0), found, float(NONE_AT_ALL)).cast(pa.int32())
 
 
 def gathered(stem: str, of: Expression | None = None) -> list[Expression]:

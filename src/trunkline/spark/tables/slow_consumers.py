@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from trunkline.spark.tables.table import GOLD, BuiltTable, Column, Inputs
+from trunkline.spark.tables.table import GOLD, Column, Inputs, QueryTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,7 +25,7 @@ def build(inputs: Inputs) -> DataFrame:
     return TABLE.shape(rows.withColumns({"why": why, "rank": rank}))
 
 
-TABLE = BuiltTable(
+TABLE = QueryTable(
     "slow_consumers",
     GOLD,
     "A row is a minute of a subscriber that was slow (the setting `slow_s`), or had no room for a message",

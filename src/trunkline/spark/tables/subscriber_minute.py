@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from trunkline.spark.tables import sketches
 from trunkline.spark.tables.sketches import gathered, percentiles
-from trunkline.spark.tables.table import GOLD, BuiltTable, Column, Inputs
+from trunkline.spark.tables.table import GOLD, Column, Inputs, QueryTable
 from trunkline.spark.tables.times import hour_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def build(inputs: Inputs) -> DataFrame:
     return TABLE.shape(rows.select("*", *percentiles("lag")))
 
 
-TABLE = BuiltTable(
+TABLE = QueryTable(
     "subscriber_minute",
     GOLD,
     "A row is a minute of a subscriber: the fates of the messages of that minute that are settled for it",

@@ -157,15 +157,20 @@ def _always(contents: Contents) -> bool:
     return True
 
 
-class BuiltTable(Table, frozen=True):
+class BuiltTable(Table, frozen=True, kw_only=True):
     """A table that is built from bronze, and from the tables that it `needs`."""
 
-    build: Callable[[Inputs], DataFrame]
     needs: tuple[str, ...] = ()
     has_rows: Callable[[Contents], bool] = _always
     """Whether the table can have rows with these contents. If not, it is not built."""
     rules: tuple[str, ...] = ()
     """Further rules that are needed to compute the same rows independently."""
+
+
+class QueryTable(BuiltTable, frozen=True):
+    """A table that is built by a query of Spark."""
+
+    build: Callable[[Inputs], DataFrame]
 
 
 def seconds(moment: datetime) -> int:

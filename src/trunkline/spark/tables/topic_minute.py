@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from trunkline.spark.tables import sketches
 from trunkline.spark.tables.sketches import gathered, percentiles
-from trunkline.spark.tables.table import GOLD, BuiltTable, Column, Inputs
+from trunkline.spark.tables.table import GOLD, Column, Inputs, QueryTable
 from trunkline.spark.tables.times import hour_of, minute_of
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _dead(settled: DataFrame) -> DataFrame:
     return settled.where("fate = 'dead'").groupBy(*KEYS).agg(F.sum("count").alias("dead"))
 
 
-TABLE = BuiltTable(
+TABLE = QueryTable(
     "topic_minute",
     GOLD,
     "A row is a minute of a topic in which something was published",

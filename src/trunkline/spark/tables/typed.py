@@ -14,7 +14,7 @@ from pyspark.sql import types
 from trunkline.spark.tables.channel_contracts import belongs
 from trunkline.spark.tables.fields import FieldType, column_names, kind_of, properties
 from trunkline.spark.tables.payloads import conforming
-from trunkline.spark.tables.table import SILVER, BuiltTable, ChannelContract, Column, Inputs
+from trunkline.spark.tables.table import SILVER, ChannelContract, Column, Inputs, QueryTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,21 +42,21 @@ class Field(NamedTuple):
     kind: FieldType
 
 
-def tables(channels: tuple[ChannelContract, ...]) -> list[BuiltTable]:
+def tables(channels: tuple[ChannelContract, ...]) -> list[QueryTable]:
     """The typed tables, sorted by the names of their channels."""
     with_schema = [channel for channel in sorted(channels, key=lambda each: each.name) if channel.schema is not None]
     names = table_names([channel.name for channel in with_schema])
     return [_table(channel, names[channel.name]) for channel in with_schema]
 
 
-def _table(channel: ChannelContract, name: str) -> BuiltTable:
+def _table(channel: ChannelContract, name: str) -> QueryTable:
     found = properties(channel.schema)
     # A payload that is not an object is treated as the only field of an object.
     kinds = {VALUE: kind_of(channel.schema)} if found is None else found
     columns = column_names(kinds, [column.name for column in (*BEFORE, *AFTER)])
     fields = [Field(field, column, kinds[field]) for field, column in zip(kinds, columns, strict=True)]
     described = [Column(field.column, field.kind.ddl, _meaning(field, found is None)) for field in fields]
-    return BuiltTable(
+    return QueryTable(
         name,
         SILVER,
         f"A row is a message of the channel {channel.name} that fits its schema. A value that the type of its column"
