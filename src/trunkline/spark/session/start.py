@@ -153,6 +153,9 @@ def defaults(master: str, folder: Path) -> dict[str, Setting]:
         **EVERYWHERE,
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.ui.showConsoleProgress": False,
+        # With the default of 100, each further run of the pipeline in the same session compiles its queries again, and
+        # Java begins again to optimize them.
+        "spark.sql.codegen.cache.maxEntries": 1000,
     }
     parallel = cores(master)
     if parallel is not None:
