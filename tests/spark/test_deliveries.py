@@ -24,7 +24,7 @@ MESSAGES = pa.schema([*schema_of("messages", deliveries.NEEDED), ("placed", MOME
 def tables(given: Traffic, hours: list[datetime] | None = None) -> list[pa.Table]:
     mine = [row for row in given.messages if hours is None or row["hour"] in hours]
     batches = pa.Table.from_pylist(mine, MESSAGES).to_batches(max_chunksize=50)
-    fates = deliveries.Fates(pa.Table.from_pylist(given.fates, lake.SCHEMAS["fates"]))
+    fates = deliveries.FateLookup(pa.Table.from_pylist(given.fates, lake.SCHEMAS["fates"]))
     return [part for batch in batches for part in fates.delivered(batch)]
 
 

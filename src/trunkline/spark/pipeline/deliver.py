@@ -16,7 +16,7 @@ from trunkline.spark.pipeline.driver_rows import DriverRows, placed, schema_of
 from trunkline.spark.pipeline.manifest import JournalState, StoredFile
 from trunkline.spark.tables import settled
 from trunkline.spark.tables.bronze import FATES, MESSAGES
-from trunkline.spark.tables.deliveries import NEEDED, REPEATING, TABLE, Fates
+from trunkline.spark.tables.deliveries import NEEDED, REPEATING, TABLE, FateLookup
 
 if TYPE_CHECKING:
     from trunkline.spark.pipeline.rows import Place
@@ -64,7 +64,7 @@ def _delivered(place: Place, hour: str, counts: list[pa.Table]) -> Iterator[pa.T
     """The deliveries of an hour, in parts. Appends their counts."""
     bronze = DriverRows(place.warehouse, place.journal, place.state)
     span = place.state.hours[hour]
-    fates = Fates(read_fates(bronze, place.state, span.first, span.last))
+    fates = FateLookup(read_fates(bronze, place.state, span.first, span.last))
     for _, batch in bronze.read(MESSAGES.name, [hour], NEEDED):
         for part in fates.delivered(placed(MESSAGES.name, hour, batch, place.manifest.watermark_s)):
             counts.append(settled.settled(part))

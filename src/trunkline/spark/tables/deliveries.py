@@ -27,7 +27,7 @@ MOST = 1_000_000
 """The approximate number of rows that are made at once."""
 
 
-class Fates:
+class FateLookup:
     """Fates, prepared for lookups. Of two fates of a subscriber that refer to a message, the one in the higher row is
     valid.
     """
