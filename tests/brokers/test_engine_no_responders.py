@@ -57,6 +57,18 @@ async def fails(asker: tl.Bus, topic: str) -> tl.NoResponders:
     return caught.value
 
 
+async def becomes_unserved(asker: tl.Bus, topic: str) -> None:
+    """Ask until nobody is left. A busy kernel may tell the server of a killed process after it sends our request."""
+    while True:
+        try:
+            await asker.request(topic, 1, timeout_s=1.0)
+        except tl.NoResponders:
+            return
+        except tl.RequestTimeout:
+            continue
+        raise AssertionError(f"{topic} was answered")
+
+
 def serve(bus: tl.Bus, topic: str) -> None:
     @bus.on(topic)
     async def double(number: int) -> int:
@@ -186,7 +198,7 @@ def listening(url: str, topic: str) -> Iterator[IO[str]]:
 
 @pytest.mark.slow
 def test_a_killed_process(url: str) -> None:
-    """A plain subscriber of a killed process is gone at once, a durable one may come back."""
+    """A plain subscriber of a killed process is gone when the server has noticed, a durable one may come back."""
 
     async def test() -> None:
         async with two(url) as (asker, _):
@@ -197,7 +209,7 @@ def test_a_killed_process(url: str) -> None:
                     with pytest.raises(TimeoutError):
                         await asyncio.wait_for(asyncio.shield(asking), 0.3)
                     asking.cancel()
-                await fails(asker, topic)
+                await becomes_unserved(asker, topic)
             with holding(url, name="holder") as output:
                 await said(output, 1)
             asking = asyncio.create_task(asker.request("t", 4, timeout_s=FOR_EVER_S))
