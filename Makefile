@@ -9,7 +9,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Much of a test is waiting, so there are two workers more than cores. Tests that share a Spark session or a kernel stay
 # together in one of them: see tests/conftest.py.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
-PARALLEL = -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations 15
+# A worker that crashes ends the run as failed. If it is replaced, the run can wait for ever for the lost tests.
+PARALLEL = -n $(WORKERS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --durations 15
 
 .DEFAULT_GOAL := help
 .PHONY: help demo quick test test-long test-lowest check bench bench-check docs docs-check protocol tables format clean

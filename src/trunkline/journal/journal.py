@@ -166,10 +166,12 @@ class Journal:
         if self._threads is not None:
             self._threads.shutdown()
             self._threads = None
-        for reader in (self._reader, self._side_reader):
+        # Before they are closed, so that the event loop starts no further query: this may be another thread.
+        readers = self._reader, self._side_reader
+        self._reader = self._side_reader = None
+        for reader in readers:
             if reader is not None:
                 reader.close()
-        self._reader = self._side_reader = None
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -267,10 +269,17 @@ class Journal:
     # Reading beside the event loop
 
     async def in_thread(self, function: Callable[[Reader], T]) -> T:
-        """Query the reader without blocking the event loop."""
-        if self._threads is None:
+        """Query the reader without blocking the event loop. Raises JournalUnusable if the journal is being closed."""
+        if not self.threaded:
             return function(self.reader)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, function)
+        try:
+            if self._threads is None:
+                raise RuntimeError("the thread has ended")
+            asked = self._threads.submit(self._ask, function)
+        except RuntimeError as error:
+            # Not in this thread: another one closes the reader, and a query on a closing connection can crash.
+            raise JournalUnusable(str(self.directory), "it is not open") from error
+        return await asyncio.wrap_future(asked)
 
     def _ask(self, function: Callable[[Reader], T]) -> T:
         if self._side_reader is None:
