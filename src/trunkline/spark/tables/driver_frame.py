@@ -26,6 +26,11 @@ def driver_frame(spark: SparkSession, rows: Iterable[Sequence[Any]], ddl: str) -
 
 
 def arrow_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    if not rows.num_rows:
+        # Spark Connect does not read the columns of an empty table.
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return spark.createDataFrame([], from_arrow_schema(rows.schema))
     # Spark loses all rows of a table that begins with two empty chunks.
     return spark.createDataFrame(rows.combine_chunks())
 
