@@ -18,7 +18,8 @@ from trunkline.clock import Sequence, World
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
-from trunkline.delivery.pending import Failures, Owner
+from trunkline.delivery.pending import Failures, Owner, RunOwner
+from trunkline.delivery.plain_run import PlainRun
 from trunkline.delivery.route import InboxOf, Take
 from trunkline.delivery.stream import Stream
 from trunkline.delivery.subscribers import Subscribers
@@ -104,6 +105,12 @@ class OwnedLane(Lane, Protocol):
 
     def post(self, message: Message, owner: Owner) -> bool:
         """As `put`, but informs the owner instead of being awaited. False if the topic is unknown: then use `put`."""
+
+    def owned_run(self, sender: str, content_type: str, owner: RunOwner) -> PlainRun | None:
+        """A run to which the owner appends its plain messages at once, until it is closed. None: use `post`."""
+
+    def lengthen_run(self, run: PlainRun) -> None:
+        """Called when a run is full. Sends and closes it, or gives it more room."""
 
 
 class Broker(abc.ABC):

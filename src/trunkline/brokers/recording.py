@@ -7,7 +7,7 @@ from collections.abc import Sequence as Batch
 
 from trunkline.brokers.broker import Broker, Lane
 from trunkline.brokers.forwarding import ForwardingBroker
-from trunkline.delivery.pending import Failures, Owner
+from trunkline.delivery.pending import Failures, Owner, RunOwner
 from trunkline.message import Message
 from trunkline.topic import matches
 
@@ -54,6 +54,9 @@ class _RecordingLane:
     def put_many(self, messages: Batch[Message], *, alike: bool) -> Awaitable[Failures]:
         self._published.extend(messages)
         return self._inner.put_many(messages, alike=alike)
+
+    def owned_run(self, sender: str, content_type: str, owner: RunOwner) -> None:
+        """None: every message is recorded."""
 
     def post(self, message: Message, owner: Owner) -> bool:
         posted: bool = self._inner.post(message, owner)  # type: ignore[attr-defined]  # only used on stored lanes

@@ -166,6 +166,15 @@ class Traffic:
             self.history.remember(message)
             self.senders.add(message.sender)
 
+    def accept_run(self, run: PlainRun, *, routed: bool) -> None:
+        """As `accept`, for the small messages of a closed run of this bus."""
+        if self.run is not NO_RUN:
+            self.end_run()
+        self.total += len(run)
+        if not routed:
+            self.unrouted += len(run)
+        self.history.add_run(run)
+
     def accept_one(self, message: Message, *, routed: bool) -> None:
         """As `accept`, for one small message."""
         if self.run is not NO_RUN:

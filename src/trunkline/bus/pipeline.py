@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Self, Unpack, cast
+from typing import Any, Self, Unpack
 
 from trunkline import codec
-from trunkline.brokers.broker import OwnedLane
 from trunkline.bus.publisher import BusPublisher
 from trunkline.delivery.pending import Failures
+from trunkline.delivery.plain_run import NO_RUN, PlainRun
 from trunkline.errors import PartlyRefused, Refused, UsageError
 from trunkline.message import Fields, Message
-from trunkline.unchecked import draft, seal
+from trunkline.unchecked import plain
 
 RAW = codec.RAW
 encode = codec.encode
@@ -53,6 +53,8 @@ class Pipeline:
         self.gone = False
         self._when_gone: list[Callable[[], object]] = []
         self._rooms: list[tuple[int, asyncio.Future[None]]] = []
+        self._runs: dict[str, PlainRun] = {}
+        """The runs to which messages are appended, by topic. A closed one is removed when its messages are stored."""
 
     @property
     def in_flight(self) -> int:
@@ -63,7 +65,8 @@ class Pipeline:
         """Start to publish; return the message's id. Waits only while `in_flight` messages are not on disk yet."""
         publisher = self._publisher
         known = publisher.known
-        lane = known.get(topic)
+        lane: Any = known.get(topic)
+        """An OwnedLane if it is stored."""
         if lane is None or fields or not lane.stored:
             # The topic is not stored, or the message is not plain: publish it as usual, after the earlier messages.
             await self._until(0)
@@ -77,18 +80,37 @@ class Pipeline:
             await self._until(0)
             return await self._publish(topic, payload)
         now_ns = publisher.time_ns()
-        ids = publisher.ids
-        # As `ids.next` and `unchecked.plain`, without calls.
-        message_id = (next(ids.block, None) if now_ns <= ids.ends_ns else None) or ids.open(now_ns)
-        message = draft(message_id, topic, body, now_ns, 0, self._name, content_type)
-        seal(message, "__class__", Message)
-        if not cast(OwnedLane, lane).post(message, self):
-            await self._until(0)
-            return await self._publish(topic, payload)
+        run = self._runs.get(topic, NO_RUN)
+        at = len(run.payloads)
+        if run.lane is not lane or at >= run.reserved or now_ns > run.ends_ns or run.content_type != content_type:
+            posted = self._post(lane, body, content_type, now_ns)
+            if posted is None:
+                await self._until(0)
+                return await self._publish(topic, payload)
+            message_id = posted
+        else:
+            # As `PlainRun.append`, without a call.
+            run.payloads.append(body)
+            run.times.append(now_ns)
+            message_id = run.ids[at]
         self._begun = begun = self._begun + 1
         if begun - self._ended >= self._in_flight:
             await self._until(self._again)
         return message_id
+
+    def _post(self, lane: Any, body: bytes, content_type: str, now_ns: int) -> str | None:
+        """Append a message to a run, or post it; return its id. None if the lane does not take it."""
+        ids = self._publisher.ids
+        run: PlainRun | None = self._runs.get(lane.topic)
+        if run is not None and run.lane == lane and len(run) == run.room:
+            lane.lengthen_run(run)
+        if run is None or run.lane != lane or run.content_type != content_type or len(run) >= run.room:
+            run = lane.owned_run(self._name, content_type, self)
+        if run is not None:
+            self._runs[lane.topic] = run
+            return run.append(ids, body, now_ns)
+        message = plain(ids.next(now_ns), lane.topic, body, now_ns, self._name, content_type)
+        return message.id if lane.post(message, self) else None
 
     async def flush(self) -> None:
         """Return when everything so far is published; raise PartlyRefused if messages were refused."""
@@ -114,15 +136,23 @@ class Pipeline:
         """Called when these messages are stored and delivered. `failures` are those that a subscriber refused."""
         self._publisher.settled(messages, failures)
         self._refused.extend(failures)
-        self._done(len(messages))
+        self._done(messages[0].topic, len(messages))
+
+    def settled_run(self, run: PlainRun) -> None:
+        """As `settled`, for a run without failures."""
+        self._publisher.settled_run(run)
+        self._done(run.topic, len(run))
 
     def failed(self, messages: Sequence[Message], error: Refused) -> None:
         """Called when these messages could not be stored. They were not delivered."""
         self._publisher.failed(messages, error)
         self._refused.extend((message, error) for message in messages)
-        self._done(len(messages))
+        self._done(messages[0].topic, len(messages))
 
-    def _done(self, count: int) -> None:
+    def _done(self, topic: str, count: int) -> None:
+        run = self._runs.get(topic)
+        if run is not None and not run.room:
+            del self._runs[topic]
         self._ended += count
         self._when_gone.clear()
         if self._rooms:

@@ -458,6 +458,14 @@ class BusPublisher:
         else:
             self._count(messages, failures, routed=routed, alike=False)
 
+    def settled_run(self, run: PlainRun) -> None:
+        """As `settled`, for a run of a pipeline."""
+        if max(map(len, run.payloads)) > self.small:
+            self.settled(run.messages, [])
+            return
+        lane = self.known.get(run.topic)
+        self._traffic.accept_run(run, routed=lane is None or lane.has_subscribers)
+
     def failed(self, messages: Batch, error: Refused) -> None:
         """Called when messages of a pipeline could not be stored. They were not delivered."""
         self._refuse([(message, error) for message in messages])

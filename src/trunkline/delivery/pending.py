@@ -32,6 +32,13 @@ class Owner(Protocol):
     def failed(self, messages: Batch[Message], error: Refused) -> None: ...
 
 
+class RunOwner(Owner, Protocol):
+    """An owner that appends its messages to a run."""
+
+    def settled_run(self, run: PlainRun) -> None:
+        """As `settled`, for a run that no subscriber refused a message of."""
+
+
 class Waiter:
     """The publisher of the messages from `start` up to the next waiter.
 
@@ -102,6 +109,11 @@ class PendingBatch:
     @property
     def count(self) -> int:
         return len(self.messages) if self.run is None else len(self.messages) + len(self.run)
+
+    @property
+    def last(self) -> int:
+        """The number of the last message."""
+        return self.messages[-1].seq if self.run is None else self.run.last
 
     def begin_run(self, run: PlainRun) -> bool:
         """Append a run. False if it cannot follow the messages, because they differ from it in sender or format."""

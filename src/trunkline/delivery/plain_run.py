@@ -186,6 +186,15 @@ class PlainRun:
         if self._messages is not None:
             number_all(self._messages, first)
 
+    @property
+    def first(self) -> int:
+        """The number of the first message; 0 if they have none."""
+        return self._first
+
+    @property
+    def last(self) -> int:
+        return self._first + len(self.payloads) - 1
+
 
 NO_RUN = PlainRun(None, "", "", 0)
 

@@ -10,6 +10,7 @@ import msgspec
 
 from trunkline import columns
 from trunkline.columns import Body
+from trunkline.delivery.plain_run import PlainRun
 from trunkline.errors import JournalDamaged
 from trunkline.message import Message
 from trunkline.plural import counted
@@ -67,11 +68,19 @@ class StoredBatch(msgspec.Struct, frozen=True):
 
 def make_batch(messages: Sequence[Message], at_ns: int, *, plain: bool = False, alike: bool = False) -> StoredBatch:
     """A row of messages with contiguous numbers and one topic. For the other arguments see `columns.encode`."""
-    first = messages[0].seq
-    topic = messages[0].topic
     times = [message.timestamp_ns for message in messages]
     # A single message has a faster path to the same bytes.
     body = columns.encode(messages, times, plain=plain and len(messages) > 1, alike=alike)
+    return _stored(messages[0].seq, messages[0].topic, at_ns, times, body)
+
+
+def make_run_batch(run: PlainRun, at_ns: int) -> StoredBatch:
+    """A row of the messages of a closed run, which have numbers."""
+    body = columns.pack_run(run.ids, run.times, run.payloads, run.sender, run.content_type)
+    return _stored(run.first, run.topic, at_ns, run.times, body)
+
+
+def _stored(first: int, topic: str, at_ns: int, times: list[int], body: bytes) -> StoredBatch:
     since_ns, until_ns = min(times), max(times)
     check = checksum(first, topic, at_ns, since_ns, until_ns, body)
-    return StoredBatch(first, messages[-1].seq, topic, at_ns, since_ns, until_ns, check, body)
+    return StoredBatch(first, first + len(times) - 1, topic, at_ns, since_ns, until_ns, check, body)

@@ -13,14 +13,15 @@ from trunkline.brokers.memory import MemoryBroker
 from trunkline.delivery.batch import Batch
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import END, Delivery
-from trunkline.delivery.pending import Failures, Owner
+from trunkline.delivery.pending import Failures, Owner, RunOwner
+from trunkline.delivery.plain_run import PlainRun
 from trunkline.delivery.route import Route
 from trunkline.delivery.stream import Stream
 from trunkline.errors import DuplicateName, InvalidSettings
 from trunkline.journal import attendance
 from trunkline.journal.cursor import Cursor, unpack
 from trunkline.journal.feeder import Feeder
-from trunkline.journal.intake import PendingWrite
+from trunkline.journal.intake import MAX_ROW_MESSAGES, PendingWrite
 from trunkline.journal.journal import Journal
 from trunkline.journal.kept import recall
 from trunkline.journal.repeated import RepeatedBatches
@@ -78,7 +79,7 @@ class JournalLane:
 
     def post(self, message: Message, owner: Owner) -> bool:
         pending = self._pending.get(self.topic)
-        if pending is not None and pending.owner is owner:
+        if pending is not None and pending.owner is owner and pending.run is None:
             messages = pending.messages
             messages.append(message)
             if len(messages) == SOON:
@@ -86,6 +87,21 @@ class JournalLane:
         else:
             self._broker.intake.post(self.topic, message, self.waits, owner)
         return True
+
+    def owned_run(self, sender: str, content_type: str, owner: RunOwner) -> PlainRun | None:
+        if self.topic in self._pending:
+            return None
+        run = PlainRun(self, sender, content_type, SOON)
+        self._broker.intake.begin_run(run, self.waits, owner)
+        return run
+
+    def lengthen_run(self, run: PlainRun) -> None:
+        self._broker.intake.hand_over()
+        if run.room:
+            run.room = min(run.room + SOON, MAX_ROW_MESSAGES)
+
+    def count_run(self, run: PlainRun) -> None:
+        """Nothing: its messages get their numbers when they are passed to the writer."""
 
     def put_many(self, messages: Sequence[Message], *, alike: bool) -> asyncio.Future[Failures]:
         return self._broker.intake.put_many(self.topic, messages, self.waits, alike=alike)
@@ -199,14 +215,19 @@ class JournalBroker(MemoryBroker):
         if self._closed:
             self.intake.through(pending)
             return
-        messages = pending.messages
         route = self.resolve(pending.topic)
+        if pending.run is not None and (route.plain or route.special or self._hand_out.waits(pending.topic)):
+            pending.open()
+        messages = pending.messages
         for start, batch in pending.batches:
             batch.first = messages[start].seq
             for outlet in route.outlets:
                 outlet.offer(batch)
         easy = pending.plain and not route.special and not self._hand_out.waits(pending.topic)
-        if easy and route.room_for(len(messages)) == len(messages):
+        if pending.run is not None:
+            route.published += pending.count
+            self.intake.through(pending)
+        elif easy and route.room_for(len(messages)) == len(messages):
             route.extend(messages)
             self.intake.through(pending)
         else:
@@ -216,7 +237,8 @@ class JournalBroker(MemoryBroker):
     def _stored(self, pending: PendingWrite) -> None:
         """Deliver committed messages to durable subscriptions. They get only messages that they can read again."""
         lane = self.lane(pending.topic) if not self._closed else None
-        if isinstance(lane, JournalLane):
+        if isinstance(lane, JournalLane) and lane.feeders:
+            pending.open()
             for feeder in lane.feeders:
                 feeder.live(pending.messages)
 

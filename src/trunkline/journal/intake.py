@@ -15,14 +15,15 @@ from msgspec.structs import astuple
 from trunkline.clock import Sequence as Numbers
 from trunkline.clock import World
 from trunkline.delivery.batch import Batch
-from trunkline.delivery.pending import Failures, HandedBatch, Owner
+from trunkline.delivery.pending import Failures, HandedBatch, Owner, RunOwner, Waiter
+from trunkline.delivery.plain_run import PlainRun
 from trunkline.errors import NotStored
-from trunkline.journal.body import make_batch
+from trunkline.journal.body import make_batch, make_run_batch
 from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.writer import Database, Job, Writer
 from trunkline.message import Message
 from trunkline.plural import counted
-from trunkline.unchecked import number_all, take_numbers
+from trunkline.unchecked import take_numbers
 
 log = logging.getLogger("trunkline.journal")
 
@@ -40,7 +41,7 @@ INSERT = "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 class PendingWrite(HandedBatch):
     """The messages of one iteration on one topic, before they are committed."""
 
-    __slots__ = ("at_ns", "given", "waits")
+    __slots__ = ("at_ns", "given", "run_owner", "waits")
 
     def __init__(self, topic: str, waits: bool) -> None:
         super().__init__(topic)
@@ -48,6 +49,12 @@ class PendingWrite(HandedBatch):
         """Whether they are delivered only after the commit."""
         self.at_ns = 0
         self.given = False
+        self.run_owner: RunOwner | None = None
+        """The owner of `run`. No other messages are here then."""
+
+    def take_run(self, run: PlainRun, owner: RunOwner) -> None:
+        self.run, self.run_owner = run, owner
+        self.waiters.append(Waiter(None, owner, 0))
 
 
 Give = Callable[[PendingWrite], None]
@@ -62,12 +69,17 @@ class Rows:
     ) -> None:
         self.pendings = pendings
         self.committed = committed
-        self.size = sum([len(pending.messages) for pending in pendings])
+        self._runs = [pending.run for pending in pendings]
+        """Kept here, because the event loop may open them while they are written."""
+        self.size = sum([pending.count for pending in pendings])
 
     def write(self, database: Database) -> None:
         rows = []
-        for pending in self.pendings:
-            messages = pending.messages
+        for pending, run in zip(self.pendings, self._runs, strict=True):
+            if run is not None and pending.size <= MAX_ROW_BYTES:
+                rows.append(astuple(make_run_batch(run, pending.at_ns)))
+                continue
+            messages = pending.messages if run is None else run.messages
             small = len(messages) <= MAX_ROW_MESSAGES and pending.size <= MAX_ROW_BYTES
             for part in [messages] if small else _parts(messages):
                 rows.append(astuple(make_batch(part, pending.at_ns, plain=pending.plain, alike=pending.alike)))
@@ -121,25 +133,23 @@ class Intake:
 
     def put(self, topic: str, message: Message, waits: bool) -> asyncio.Future[Failures]:
         """Take one plain message, to which no other code refers."""
-        pending = self.pending.get(topic)
-        if pending is None:
-            pending = self._begin(topic, waits)
+        pending = self._opened(topic, waits)
         future: asyncio.Future[Failures] = self._loop.create_future()
         pending.add(message, future)
         return future
 
     def post(self, topic: str, message: Message, waits: bool, owner: Owner) -> None:
         """As `put`, but notifies the owner instead of a future."""
-        pending = self.pending.get(topic)
-        if pending is None:
-            pending = self._begin(topic, waits)
+        pending = self._opened(topic, waits)
         pending.post(message, owner)
+
+    def begin_run(self, run: PlainRun, waits: bool, owner: RunOwner) -> None:
+        """Take a run, to which its owner appends until it is closed. Nothing else waits on its topic."""
+        self._begin(run.topic, waits).take_run(run, owner)
 
     def put_batch(self, batch: Batch, messages: Sequence[Message], waits: bool) -> None:
         """As `put_many`, for an open batch, and notifies the batch instead of a future."""
-        pending = self.pending.get(batch.topic)
-        if pending is None:
-            pending = self._begin(batch.topic, waits)
+        pending = self._opened(batch.topic, waits)
         pending.own(messages, batch)
 
     def storing(self, topic: str, first_id: str) -> Batch | None:
@@ -157,9 +167,7 @@ class Intake:
 
         With `alike`, all are plain, with one sender and format.
         """
-        pending = self.pending.get(topic)
-        if pending is None:
-            pending = self._begin(topic, waits)
+        pending = self._opened(topic, waits)
         future: asyncio.Future[Failures] = self._loop.create_future()
         pending.extend(messages, future, alike=alike)
         return future
@@ -167,6 +175,14 @@ class Intake:
     def _begin(self, topic: str, waits: bool) -> PendingWrite:
         self.schedule()
         pending = self.pending[topic] = PendingWrite(topic, waits)
+        return pending
+
+    def _opened(self, topic: str, waits: bool) -> PendingWrite:
+        """The pending messages of the topic, without an open run: others follow."""
+        pending = self.pending.get(topic)
+        if pending is None:
+            return self._begin(topic, waits)
+        pending.open()
         return pending
 
     def schedule(self) -> None:
@@ -190,10 +206,13 @@ class Intake:
             numbers = self.numbers
             for pending in pendings:
                 pending.at_ns = at_ns
-                messages = pending.messages
-                number_all(messages, numbers.last + 1)
-                numbers.last += len(messages)
-                pending.size = sum([len(message.payload) for message in messages])
+                run = pending.run
+                if run is not None:
+                    run.close()
+                pending.number(numbers.last + 1)
+                numbers.last += pending.count
+                payloads = run.payloads if run is not None else [message.payload for message in pending.messages]
+                pending.size = sum(map(len, payloads))
                 self.backlog += pending.size
             jobs.append(Rows(pendings, self._committed))
         jobs.extend(self.more())
@@ -256,7 +275,7 @@ class Intake:
                 self._fail(pending, error)
                 continue
             self.stored(pending)
-            self.committed = pending.messages[-1].seq
+            self.committed = pending.last
             if not pending.given:
                 self._give(pending)
 
@@ -266,12 +285,15 @@ class Intake:
 
     def through(self, pending: PendingWrite) -> None:
         """Complete the publishes of messages that all subscribers have received."""
-        if len(pending.waiters) == 1 and not pending.failures:
+        if pending.run is not None and pending.run_owner is not None:
+            pending.run_owner.settled_run(pending.run)
+        elif len(pending.waiters) == 1 and not pending.failures:
             pending.waiters[0].settled(pending.messages, [])
         else:
             pending.settle(pending.failures)
 
     def _fail(self, pending: PendingWrite, error: Exception) -> None:
+        pending.open()
         if pending.given:
             self.lost += len(pending.messages)
             lost = counted(len(pending.messages), "message")

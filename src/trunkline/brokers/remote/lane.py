@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from trunkline.brokers.remote.adapter import TopicTerms
-from trunkline.delivery.pending import Failures, Owner
+from trunkline.delivery.pending import Failures, Owner, RunOwner
 from trunkline.delivery.plain_run import PlainRun
 from trunkline.delivery.route import DONE, is_plain
 from trunkline.message import Message
@@ -154,6 +154,9 @@ class RemoteLane:
         if alike and len(message.payload) <= LARGE_BYTES and self.put_now(message):
             return DONE
         return self.put_many((message,), alike=alike)
+
+    def owned_run(self, sender: str, content_type: str, owner: RunOwner) -> None:
+        """None: a run that is sent again after a reconnection is not built yet."""
 
     def post(self, message: Message, owner: Owner) -> bool:
         outbox = self.outbox
