@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,13 +26,14 @@ from pyspark.sql.datasource import (
     StringEndsWith,
     StringStartsWith,
 )
+from pyspark.sql.types import StructType
 
 from tests.journal.journals import Clock, fill, journal_in, message, store
 from tests.spark.lakes import expected, expected_fates, files_of, flip, random_journal, rewrite, rows_of
 from trunkline.errors import InvalidSettings, JournalDamaged
 from trunkline.spark.source import partitions, snapshot
 from trunkline.spark.source.data_source import JournalReader, TrunklineSource, register
-from trunkline.spark.source.partitions import HotPart, SealedPart
+from trunkline.spark.source.partitions import ArrowPart, HotPart, SealedPart
 from trunkline.spark.source.spark_schema import all_of
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -149,12 +152,33 @@ def test_executors_need_the_lake_and_not_the_journal(tmp_path: Path) -> None:
 def test_a_partition_has_a_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "MAX_BYTES", 20_000)
     with journal_in(tmp_path) as journal:
-        store(journal, [[message("a", bytes(1000), id=str(each)) for each in range(70)], [message("a", bytes(30_000))]])
+        few = [[message("a", bytes(1000), id=str(10 * each + one)) for one in range(10)] for each in range(7)]
+        store(journal, [*few, [message("a", bytes(30_000))]])
     parts = reader_of(tmp_path).partitions()
-    sizes = [len(part.data) for part in parts if isinstance(part, HotPart)]
-    assert len(sizes) == len(parts) > 5
+    sizes = [sum(len(row.body) for row in part.rows) for part in parts if isinstance(part, HotPart)]
+    assert len(sizes) == len(parts) > 4
     assert max(sizes[:-1]) < 25_000 < sizes[-1] < 35_000
     assert [row["seq"] for row in read(parts)] == list(range(1, 72))
+
+
+def test_payloads_travel_only_if_they_are_read(tmp_path: Path) -> None:
+    with journal_in(tmp_path) as journal:
+        store(journal, [[message("a", bytes(100_000), id=str(each)) for each in range(10)]])
+    columns = StructType([all_of("messages")["seq"], all_of("messages")["topic"]])
+    parts = list(TrunklineSource({"journal": str(tmp_path)}).reader(columns).partitions())
+    assert [type(part) for part in parts] == [ArrowPart]
+    assert len(pickle.dumps(parts)) < 5_000
+    assert read(parts) == [{"seq": seq, "topic": "a"} for seq in range(1, 11)]
+
+
+def test_damage_in_an_unsealed_batch_is_reported_where_it_is_read(tmp_path: Path) -> None:
+    with journal_in(tmp_path) as journal:
+        store(journal, [[message("a", id=str(each))] for each in range(3)])
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as database, database:
+        database.execute("UPDATE batches SET body = zeroblob(length(body)) WHERE first = 2")
+    with pytest.raises(JournalDamaged, match=r"journal verify .* checks all"):
+        read(reader_of(tmp_path).partitions())
+    assert [row["seq"] for row in read(reader_of(tmp_path, skip_damaged="true").partitions())] == [1, 3]
 
 
 # Columns
@@ -247,7 +271,7 @@ def at(hour: int) -> datetime:
         ([EqualTo(("time",), at(3))], 1, 10),
         ([GreaterThanOrEqual(("accepted",), at(9)), EqualTo(("topic",), "ticks")], 2, 20),
         ([GreaterThan(("timestamp_ns",), int(at(10).timestamp()) * 10**9)], 1, 10),
-        ([EqualTo(("id",), "17")], 10, 1),
+        ([EqualTo(("id",), "17")], 11, 1),
     ],
 )
 def test_filters_leave_out_files_and_rows(hours: Path, filters: list[Filter], parts: int, count: int) -> None:

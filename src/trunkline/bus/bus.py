@@ -158,7 +158,8 @@ class Bus:
         inboxes were full.
         """
         run = self._traffic.run
-        if topic == run.topic and run.room and not fields and self._current is None:
+        current = self._current
+        if topic == run.topic and run.room and not fields and (current is None or current(None) is None):
             # The lane is valid: otherwise the run would be closed.
             lane: Any = run.lane
         else:
@@ -177,8 +178,6 @@ class Bus:
                 if (waiting := self._publish_now(message, lane)) is not None:
                     await waiting
                 return message.id
-            # Functions in attributes are called from a local name: otherwise CPython looks for a method first.
-            current = self._current
             if current is not None and (context := current(None)) is not None and context:
                 if self._head is None or context is not self._head.unsampled:
                     return await self._publisher.publish(self._publisher.message(topic, payload, fields))
@@ -195,7 +194,7 @@ class Bus:
             return await self._publisher.publish(
                 self._publisher.message(topic, payload, {"content_type": content_type}), self._lanes.get(topic)
             )
-        # From a local name, for the same reason.
+        # Functions in attributes are called from a local name: otherwise CPython looks for a method first.
         time_ns = self._time_ns
         now_ns = time_ns()
         if run.lane is lane and run.content_type == content_type:

@@ -5,6 +5,7 @@ Executors need the lake under the same path, but never the journal's SQLite file
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from trunkline.errors import JournalDamaged
-from trunkline.journal import Reader, lake
+from trunkline.journal import Reader, lake, layout
+from trunkline.journal.body import StoredBatch
 from trunkline.journal.sealed import File
 from trunkline.spark.source.damage import handler
 from trunkline.spark.source.row_filter import RowFilter
-from trunkline.spark.source.snapshot import take_snapshot
+from trunkline.spark.source.snapshot import bounded, fitting, stored, take_snapshot
 from trunkline.spark.source.spark_schema import KEYS, arrow
 
 
@@ -88,7 +91,22 @@ def sealed_rows(directory: Path, file: File) -> ds.Dataset:
 
 @dataclass(frozen=True)
 class HotPart(OwnPart):
-    """Rows, as an Arrow stream."""
+    """Unsealed batches as they are stored. They take half the space of their Arrow batches."""
+
+    directory: Path
+    rows: list[StoredBatch]
+    wanted: RowFilter
+    columns: list[str]
+    skip_damaged: bool
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        on_damage = handler(self.directory, skip=self.skip_damaged)
+        yield from fitting(layout.of_rows(self.rows, on_damage), self.wanted, self.columns)
+
+
+@dataclass(frozen=True)
+class ArrowPart(OwnPart):
+    """Unsealed rows, as an Arrow stream."""
 
     data: bytes
 
@@ -99,9 +117,16 @@ class HotPart(OwnPart):
 
 def partitions(reader: Reader, wanted: RowFilter, columns: list[str], *, skip_damaged: bool) -> list[InputPartition]:
     """All requested rows, from one snapshot."""
-    found = take_snapshot(reader, wanted, columns)
-    sealed = [SealedPart(reader.directory, file, wanted, columns, skip_damaged) for file in found.files]
-    return [*sealed, *(HotPart(_stream(batch)) for batch in found.batches)]
+    if wanted.kind == "messages" and "payload" in columns:
+        files, rows = stored(reader, wanted)
+        hot: list[InputPartition] = [
+            HotPart(reader.directory, some, wanted, columns, skip_damaged) for some in bounded(rows)
+        ]
+    else:
+        # Payloads are most of a stored batch.
+        files, batches = take_snapshot(reader, wanted, columns)
+        hot = [ArrowPart(_stream(batch)) for batch in batches]
+    return [*(SealedPart(reader.directory, file, wanted, columns, skip_damaged) for file in files), *hot]
 
 
 def _stream(batch: pa.RecordBatch) -> bytes:
@@ -113,5 +138,8 @@ def _stream(batch: pa.RecordBatch) -> bytes:
 
 def read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of a partition. Without any partition, Spark passes its own placeholder."""
+    if TaskContext.get() is not None and not gc.get_freeze_count():
+        # After each task its process collects garbage. This leaves out the objects of all imported modules.
+        gc.freeze()
     if isinstance(partition, OwnPart):
         yield from partition.batches()

@@ -31,15 +31,24 @@ def take_snapshot(reader: Reader, wanted: RowFilter, columns: list[str], *, thor
 
     With `thorough`, the files are read completely, and all damage is found.
     """
-    first, last = wanted.numbers
     if wanted.kind == "fates":
-        files, fates = reader.moment_of_fates(first, last)
+        files, fates = reader.moment_of_fates(*wanted.numbers)
         whole: Iterable[pa.RecordBatch] = [layout.of_fates(fates)]
+        files = _good(reader, files, wanted, thorough)
     else:
-        files, rows = reader.moment(first, last, wanted.fits)
-        whole = _arrow(reader, [row for row in rows if wanted.may_be_in(row)])
-    near = [file for file in files if wanted.may_be_in(file) and _is_good(reader, file, thorough)]
-    return Snapshot(near, list(fitting(whole, wanted, columns)))
+        files, rows = stored(reader, wanted, thorough=thorough)
+        whole = (batch for some in bounded(rows) for batch in layout.of_rows(some, reader.on_damage))
+    return Snapshot(files, list(fitting(whole, wanted, columns)))
+
+
+def stored(reader: Reader, wanted: RowFilter, *, thorough: bool = False) -> tuple[list[File], list[StoredBatch]]:
+    """The files and the unsealed batches that have selected messages. The batches are not opened."""
+    files, rows = reader.moment(*wanted.numbers, wanted.fits)
+    return _good(reader, files, wanted, thorough), [row for row in rows if wanted.may_be_in(row)]
+
+
+def _good(reader: Reader, files: list[File], wanted: RowFilter, thorough: bool) -> list[File]:
+    return [file for file in files if wanted.may_be_in(file) and _is_good(reader, file, thorough)]
 
 
 def _is_good(reader: Reader, file: File, thorough: bool) -> bool:
@@ -65,17 +74,18 @@ def _check_size(directory: Path, file: File) -> None:
         raise JournalDamaged(file.first, file.last, file.path, f"it has {size} bytes, and had {file.bytes}")
 
 
-def _arrow(reader: Reader, rows: Iterable[StoredBatch]) -> Iterator[pa.RecordBatch]:
+def bounded(rows: Iterable[StoredBatch]) -> Iterator[list[StoredBatch]]:
+    """The same batches in lists of at most about MAX_BYTES."""
     held: list[StoredBatch] = []
     size = 0
     for row in rows:
         if held and size + len(row.body) > MAX_BYTES:
-            yield from layout.of_rows(held, reader.on_damage)
+            yield held
             held, size = [], 0
         held.append(row)
         size += len(row.body)
     if held:
-        yield from layout.of_rows(held, reader.on_damage)
+        yield held
 
 
 def fitting(batches: Iterable[pa.RecordBatch], wanted: RowFilter, columns: list[str]) -> Iterator[pa.RecordBatch]:
