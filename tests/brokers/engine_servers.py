@@ -15,6 +15,7 @@ from importlib.metadata import files
 from pathlib import Path
 
 from tests.ports import free_port
+from tests.stopped import fields, states
 
 READY_S = 60.0
 POLL_S = 0.01
@@ -36,18 +37,9 @@ def _lives(group: int) -> bool:
     The first thread of a process may have ended before the others.
     """
     return any(
-        int(_fields(path)[2]) == group
-        and any(_fields(thread)[0] not in "ZX" for thread in (path.parent / "task").glob("*/stat"))
+        int(fields(path)[2]) == group and any(state not in "ZX" for state in states(int(path.parent.name)))
         for path in Path("/proc").glob("[0-9]*/stat")
     )
-
-
-def _fields(stat: Path) -> list[str]:
-    """The fields of /proc/PID/stat after the name: state, parent, group and more."""
-    try:
-        return stat.read_text().rpartition(")")[2].split()
-    except OSError:
-        return ["X", "0", "0"]  # it has ended just now
 
 
 class ServerProcess:

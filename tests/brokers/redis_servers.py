@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.brokers.engine_servers import ServerProcess, executable
 from tests.ports import free_port
+from tests.stopped import stop
 
 KINDS = ("redis", "valkey")
 """Redis 6.2, and Valkey 9."""
@@ -61,7 +62,10 @@ class RedisServer:
     def pause(self, paused: bool) -> None:
         """Suspend or resume it: a suspended server neither answers nor closes connections."""
         pid = int((self.folder / "server.pid").read_text())
-        os.kill(pid, signal.SIGSTOP if paused else signal.SIGCONT)
+        if paused:
+            stop(pid)
+        else:
+            os.kill(pid, signal.SIGCONT)
 
     def cli(self, *words: str) -> str:
         """What redis-cli prints."""

@@ -14,6 +14,7 @@ from tests.brokers.engine_servers import NatsServer
 from tests.brokers.redis_servers import RedisServer
 from tests.brokers.test_engine_letters import server_of
 from tests.hub.hubs import until
+from tests.stopped import stop_group
 
 DEADLINE_S = 120.0
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ def test_a_publisher_that_waits_for_the_engine_is_told_once(
         async with asyncio.timeout(DEADLINE_S), tl.connect(f"{server.url}?durable=orders.>", name="one") as bus:
             for number in range(3 if known else 0):
                 await bus.publish(f"orders.{number}", "the topic is known from now on")
-            os.killpg(server.process.group, signal.SIGSTOP)
+            stop_group(server.process.group)
             try:
                 waiting = [asyncio.create_task(bus.publish(f"orders.{number}", number)) for number in range(3)]
                 await until(lambda: bool(told()), "a warning")

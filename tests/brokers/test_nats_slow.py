@@ -14,6 +14,7 @@ import pytest
 import trunkline as tl
 from tests.brokers.engine_servers import NatsServer
 from tests.hub.hubs import until
+from tests.stopped import stop
 from trunkline.brokers.engine.broker import EngineBroker
 from trunkline.brokers.nats import straight
 from trunkline.brokers.nats.driver import NatsDriver
@@ -44,7 +45,7 @@ def test_a_subscriber_that_the_server_cuts_off(tmp_path: Path) -> None:
                 async with tl.connect(where, name="publisher") as bus:
                     await bus.publish("t", b"x")
                     await bus.flush()
-                    os.kill(listener.pid, signal.SIGSTOP)
+                    stop(listener.pid)
                     log, sent = tmp_path / "nats.log", 1
                     while "Slow Consumer" not in log.read_text():
                         await bus.publish("t", b"x" * PART_BYTES)

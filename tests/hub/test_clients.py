@@ -16,6 +16,7 @@ import pytest
 
 import trunkline as tl
 from tests.hub.up import Up, up
+from tests.stopped import stop
 
 PROGRAM = Path(__file__).with_name("client.py")
 
@@ -65,7 +66,7 @@ def test_a_frozen_consumer_slows_its_own_topic_only(tmp_path: Path) -> None:
     async def play(hub: Up) -> None:
         async with tl.connect(hub.address, settings=settings) as bus, bus.subscribe("other") as other:
             with client("taker", hub.address, "block") as taker:
-                os.kill(taker.pid, signal.SIGSTOP)
+                stop(taker.pid)
                 payload = bytes(1000)
                 with pytest.raises(tl.BackpressureTimeout):
                     await flood(bus, "stream", payload)
@@ -110,7 +111,7 @@ def test_a_frozen_consumer_that_drops_slows_nobody(tmp_path: Path) -> None:
     async def play(hub: Up) -> None:
         async with tl.connect(hub.address) as bus:
             with client("taker", hub.address, "drop_oldest") as taker:
-                os.kill(taker.pid, signal.SIGSTOP)
+                stop(taker.pid)
                 payload = bytes(100)
                 for _ in range(sent):
                     await bus.publish("stream", payload)

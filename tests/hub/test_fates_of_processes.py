@@ -24,6 +24,7 @@ import trunkline as tl
 from tests.hub.hub_process import ROOT, RunningHub, running_hub
 from tests.hub.lines import stats_of
 from tests.hub.taker import plan
+from tests.stopped import stop
 from trunkline.delivery.books import LOST
 
 DEADLINE_S = 60.0
@@ -127,12 +128,12 @@ async def play(hub: RunningHub, there: dict[str, Taker], chance: random.Random, 
                 await reported(stranger, message_id, name)
             there[name].process.kill()
             there[name].process.wait()
-        there["stopped"].process.send_signal(signal.SIGSTOP)
+        stop(there["stopped"].process.pid)
         while (await stats_of(bus))["clients"] > len(KINDS):  # noqa: ASYNC110  # the hub is another process
             await asyncio.sleep(0.02)
         gone = len(ids)
         # More than it has room for, while it takes nothing: something is dropped, however slow this machine is.
-        there["drops"].process.send_signal(signal.SIGSTOP)
+        stop(there["drops"].process.pid)
         # And so little that the one which is stopped need not take anything, or its publisher would wait for it.
         await publish(60)
         there["drops"].process.send_signal(signal.SIGCONT)

@@ -30,6 +30,7 @@ from tests.hub.hub_process import RunningHub, running_hub
 from tests.hub.hubs import connection_of, until
 from tests.hub.lines import listen, stats_of
 from tests.hub.up import up
+from tests.stopped import stop
 from trunkline import columns
 from trunkline.arrays import NPY
 from trunkline.brokers.hub.broker import ConnectionMetrics
@@ -325,7 +326,7 @@ def test_what_was_published_outlives_its_publisher(tmp_path: Path) -> None:
 
     async def story(hub: RunningHub) -> None:
         with taking(hub.address, "stopped") as stopped:
-            stopped.process.send_signal(signal.SIGSTOP)
+            stop(stopped.process.pid)
             publisher = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", PUBLISHER, hub.address, stdout=asyncio.subprocess.PIPE
             )

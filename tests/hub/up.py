@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.stopped import stop
+
 READY_S = 90.0
 
 
@@ -82,7 +84,7 @@ class Up:
         return code
 
     def freeze(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        stop(self.pid)
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
