@@ -179,6 +179,28 @@ def test_lists_filter_sort_and_have_an_address(world: World) -> None:
         assert tab.errors == []
 
 
+def test_the_first_state_of_a_list_may_be_late(world: World) -> None:
+    """The browser sends it when it builds the list, and NiceGUI holds it back until the connection is ready."""
+    with world.tab() as tab:
+        shown = tab.go("/subscribers")
+        header = shown.get_by_role("columnheader", name="pattern", exact=True)
+        header.click()
+        shown.wait_for_url("**/subscribers?sort=pattern")
+        first = {"sortBy": None, "descending": False, "page": 1, "rowsPerPage": 25, "changes": 0}
+        shown.evaluate(
+            """state => getElement(document.querySelector(".q-table__container").id.slice(1)).$refs.qRef
+               .$emit("update:pagination", state)""",
+            first,
+        )
+        header.click()
+        shown.wait_for_url("**/subscribers?sort=-pattern")
+        expect(header).to_have_attribute("aria-sort", "descending")
+        header.click()
+        shown.wait_for_url("**/subscribers")
+        expect(header).to_have_attribute("aria-sort", "none")
+        assert tab.errors == []
+
+
 def test_the_order_of_each_list_is_part_of_the_address(world: World) -> None:
     with world.tab() as tab:
         shown = tab.go("/subscribers")

@@ -54,6 +54,8 @@ SLOTS = {
 }
 
 
+CHANGES = "changes"
+"""In the state of a list: how often it has changed."""
 MANY = 200
 MANY_EVERY_S = 2.0
 
@@ -77,8 +79,17 @@ class DataTable:
     def __init__(self, columns: Sequence[ListColumn], *, key: str, none: str, rows_per_page: int = 25) -> None:
         self._known: list[dict[str, Any]] | None = None
         self._sent_s = -MANY_EVERY_S
+        self._state: dict[str, Any] = {
+            "sortBy": None,
+            "descending": False,
+            "page": 1,
+            "rowsPerPage": rows_per_page,
+            CHANGES: 0,
+        }
+        """The page and the order of the list. The browser returns it with each change, see `_is_late`."""
+        self._first_order: tuple[str | None, bool] = (None, False)
         self.table = ui.table(
-            rows=[], columns=[_column(each) for each in columns], row_key=key, pagination=rows_per_page
+            rows=[], columns=[_column(each) for each in columns], row_key=key, pagination=self._state
         ).props("flat dense")
         self.table.props["no-data-label"] = none
         self.table.props["no-results-label"] = "no rows match the filter"
@@ -107,17 +118,36 @@ class DataTable:
         name = order.removeprefix("-")
         if all(column["name"] != name for column in self.table.columns):
             return ""
-        self.table.pagination = {**self.table.pagination, "sortBy": name, "descending": order.startswith("-")}
+        self._first_order = name, order.startswith("-")
+        self._change({"sortBy": name, "descending": order.startswith("-")})
         return order
 
     def on_sorted(self, sorted_by: Callable[[str], None]) -> None:
         """Call `sorted_by` with the order, in the form of `sort_by`, when the page or the order of the list changes."""
 
         def changed(event: events.ValueChangeEventArguments[dict[str, Any]]) -> None:
+            if self._is_late(event.value):
+                self._change({})
+                return
+            self._change({**event.value, CHANGES: self._state[CHANGES] + 1})
             name = event.value.get("sortBy") or ""
             sorted_by(f"-{name}" if name and event.value.get("descending") else name)
 
         self.table.on_pagination_change(changed)
+
+    def _change(self, changes: dict[str, Any]) -> None:
+        self._state = {**self._state, **changes}
+        self.table.pagination = self._state
+
+    def _is_late(self, value: dict[str, Any]) -> bool:
+        """Whether it is the first state of the list, which has changed in the meantime.
+
+        The browser sends the first state when it builds the list. On a slow machine a click can overtake that.
+        """
+        if not self._state[CHANGES] or value.get(CHANGES):
+            return False
+        order = value.get("sortBy"), bool(value.get("descending"))
+        return order == self._first_order and value.get("page") == 1
 
 
 def _column(column: ListColumn) -> dict[str, Any]:
